@@ -1,0 +1,1 @@
+"""The contracts: tables, recipe, settings, the lake and its manifests. Imports nothing."""

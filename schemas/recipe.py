@@ -1,0 +1,273 @@
+"""The recipe: everything a run depends on, from sources to stages, validated by pydantic."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from schemas.errors import nearest
+from schemas.settings import ModelSettings, TrainSettings
+
+NAME = r"^[a-z][a-z0-9_-]{0,40}$"
+
+
+class Strict(BaseModel):
+    """Base of all recipe sections: unknown keys are refused, values are not coerced from other types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Source(Strict):
+    """Where documents come from and how often they may be used."""
+
+    reader: Literal["jsonl", "parquet", "text", "python"]
+    """jsonl (.gz, .zst or plain, told by content), parquet, text (a document per file), or python (text that comes with Python)."""
+    paths: list[str] = []
+    """Files, folders or globs, relative to the recipe's folder; not for the python reader."""
+    parts: list[
+        Literal["topics", "docstrings", "source", "package_source", "package_docstrings", "metadata", "licences", "docs", "po"]
+    ] = []
+    """What the python reader gathers."""
+    text_field: str = "text"
+    """Field or column that holds the text."""
+    id_field: str | None = None
+    """Field that holds the user's own id; a repeated id is quarantined as duplicate_id."""
+    url_field: str | None = "url"
+    """Field that holds the address, if any."""
+    date_field: str | None = "date"
+    """Field that holds the date, if any."""
+    license_field: str | None = "license"
+    """Field that holds the licence, if any."""
+    max_document_bytes: int = Field(default=20_000_000, ge=1)
+    """A longer document is quarantined as too_large."""
+    max_bad_share: float = Field(default=0.05, ge=0, le=1)
+    """The run fails when more than this share of a source's records is quarantined (duplicate ids not counted)."""
+    clean: bool = False
+    """Known to be clean text: may be repeated up to 4 epochs by default."""
+    max_epochs: int | None = Field(default=None, ge=1)
+    """How often each document may be used over the whole run; default 1, or 4 when clean. Above 7 needs allow_many_epochs."""
+    allow_many_epochs: bool = False
+    """The explicit word for max_epochs above 7."""
+    holdout: bool = True
+    """Whether held-out documents are drawn from this source."""
+    difficulty: str | None = None
+    """SQL expression over signals (higher is harder) that cuts the source into difficulty bins for ordered stages."""
+
+    @property
+    def epochs(self) -> int:
+        """The repeat class of its documents."""
+        return self.max_epochs if self.max_epochs is not None else (4 if self.clean else 1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Source:
+        if self.reader == "python":
+            if not self.parts:
+                raise ValueError("the python reader needs 'parts'")
+            if self.paths:
+                raise ValueError("the python reader takes 'parts', not 'paths'")
+        elif not self.paths:
+            raise ValueError(f"the {self.reader} reader needs 'paths'")
+        elif self.parts:
+            raise ValueError(f"'parts' is for the python reader, not for {self.reader}")
+        if self.epochs > 7 and not self.allow_many_epochs:
+            raise ValueError(f"max_epochs {self.epochs} is above 7, where repetition hurts: set allow_many_epochs: true to insist")
+        return self
+
+
+class RuleEntry(Strict):
+    """A rule set with its changes, or one rule of the recipe's own."""
+
+    set: str | None = None
+    """Name of a rule set."""
+    off: list[str] = []
+    """Rules of the set that are switched off."""
+    thresholds: dict[str, float] = {}
+    """Thresholds of the set that are changed, by reason."""
+    sql: str | None = None
+    """One SQL expression over signals that is true for documents to drop."""
+    name: str | None = Field(default=None, pattern=NAME)
+    """Reason code of the recipe's own rule."""
+    sources: list[str] | None = None
+    """Sources it applies to; null is all."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> RuleEntry:
+        if (self.set is None) == (self.sql is None):
+            raise ValueError("a rule has either 'set' or 'sql'")
+        if self.sql is not None and self.name is None:
+            raise ValueError("a rule with 'sql' needs a 'name', its reason code")
+        if self.sql is not None and (self.off or self.thresholds):
+            raise ValueError("'off' and 'thresholds' change a rule set; a rule with 'sql' has none")
+        return self
+
+
+class NearDedup(Strict):
+    """Near-duplicate removal: word shingles, sketches, LSH, exact Jaccard verification."""
+
+    kind: Literal["fast_similarity", "minhash"] = "fast_similarity"
+    """Sketch: FastSimilaritySketch or classic MinHash (loads into datasketch)."""
+    permutations: int = Field(default=112, ge=8, le=1024)
+    """Sketch length K."""
+    bands: int = Field(default=14, ge=1, le=256)
+    """LSH bands."""
+    rows: int = Field(default=8, ge=1, le=64)
+    """Rows per band; bands * rows at most permutations."""
+    shingle: int = Field(default=5, ge=1, le=50)
+    """Words per shingle."""
+    threshold: float = Field(default=0.8, gt=0, le=1)
+    """Exact Jaccard from which two documents are duplicates."""
+    policy: Literal["leader", "transitive"] = "leader"
+    """leader: a document goes only when a kept one is verified similar; transitive: one document per connected component stays."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> NearDedup:
+        if self.bands * self.rows > self.permutations:
+            raise ValueError(f"bands * rows = {self.bands * self.rows} is more than permutations = {self.permutations}")
+        return self
+
+
+class Dedup(Strict):
+    """Deduplication over all sources."""
+
+    exact: bool = True
+    """Drop exact duplicates (white space folded)."""
+    near: NearDedup | None = NearDedup()
+    """Near-duplicate removal; null is off."""
+    prefer: list[str] = ["bytes"]
+    """SQL expressions over signals and document columns, higher is kept; ties go to the earlier source, then to the smaller doc_id."""
+
+
+class Holdout(Strict):
+    """Held-out documents: drawn by hash of doc_id, with everything similar to them kept out of training."""
+
+    share: float = Field(default=0.02, ge=0, le=0.5)
+    """Share of each source's documents that is drawn."""
+    max_documents: int = Field(default=200, ge=1)
+    """Most documents drawn per source."""
+    threshold: float = Field(default=0.5, gt=0, le=1)
+    """Exact Jaccard from which a document is too similar to a held-out one to be trained on."""
+
+
+class Tokenizer(Strict):
+    """How text becomes token ids."""
+
+    kind: Literal["bpe", "byte", "file"] = "bpe"
+    """bpe: byte-level pairs trained on kept text; byte: 256 bytes; file: a tokenizer.json."""
+    vocabulary: int = Field(default=4096, ge=260, le=1_000_000)
+    """Vocabulary of a trained tokenizer, special tokens included."""
+    sample_bytes: int = Field(default=20_000_000, ge=1000)
+    """Text it is trained on: kept documents by hash order up to this many bytes."""
+    path: str | None = None
+    """tokenizer.json, relative to the recipe's folder, for kind file."""
+
+    @model_validator(mode="after")
+    def _path(self) -> Tokenizer:
+        if (self.kind == "file") != (self.path is not None):
+            raise ValueError("kind file needs 'path', and only that kind has one")
+        return self
+
+
+class Pack(Strict):
+    """How documents become rows."""
+
+    row_length: int = Field(default=256, ge=8, le=1 << 20)
+    """Tokens in a row."""
+    rows_per_shard: int = Field(default=4096, ge=1)
+    """Rows in an Arrow shard, about: documents are cut into pack shards by input order and size."""
+    bos: bool = True
+    """Each document begins with the BOS token."""
+    eos: bool = True
+    """Each document ends with the EOS token."""
+    bins: int = Field(default=4, ge=1, le=100)
+    """Difficulty bins of sources that declare a difficulty."""
+    min_tail: int = Field(default=8, ge=1)
+    """Shorter pieces of cut documents are discarded (and counted)."""
+
+
+class Stage(Strict):
+    """One stage of the curriculum."""
+
+    name: str = Field(pattern=NAME)
+    """Stage name."""
+    tokens: Annotated[int, Field(ge=1)] | Literal["rest"]
+    """Token positions to train on, or rest: as many as the mixture allows within the budgets."""
+    mixture: dict[str, Annotated[float, Field(gt=0)]] | Literal["proportional"] = "proportional"
+    """Weight by source in tokens, or proportional to what is left of each source."""
+    order: Literal["shuffled", "easy_to_hard", "hard_to_easy"] = "shuffled"
+    """Order of difficulty bins within each source."""
+    training: dict[str, Any] = {}
+    """Changes to the recipe's training settings for this stage."""
+
+
+class Shards(Strict):
+    """How the lake's tables are cut; part of what published bytes depend on."""
+
+    bytes: int = Field(default=32_000_000, ge=1)
+    """Text bytes in a documents shard, about."""
+
+
+class Recipe(Strict):
+    """A whole run."""
+
+    name: str = Field(pattern=NAME)
+    """Run name."""
+    seed: int = 0
+    """Seed of every draw, order and initialisation."""
+    sources: dict[Annotated[str, Field(pattern=NAME)], Source] = Field(min_length=1)
+    """Sources by name; their order is the order of shards."""
+    rules: list[RuleEntry] = []
+    """Rules in the order in which they are reported."""
+    dedup: Dedup = Dedup()
+    """Deduplication."""
+    holdout: Holdout = Holdout()
+    """Held-out documents."""
+    tokenizer: Tokenizer = Tokenizer()
+    """Tokenizer."""
+    pack: Pack = Pack()
+    """Packing."""
+    shards: Shards = Shards()
+    """Shard sizes."""
+    model: ModelSettings = ModelSettings()
+    """Model."""
+    training: TrainSettings = TrainSettings()
+    """Training, for all stages."""
+    stages: list[Stage] = []
+    """Curriculum, in order."""
+
+    @field_validator("stages")
+    @classmethod
+    def _unique(cls, stages: list[Stage]) -> list[Stage]:
+        names = [stage.name for stage in stages]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two stages are called {name!r}")
+        return stages
+
+    @model_validator(mode="after")
+    def _known_sources(self) -> Recipe:
+        for position, stage in enumerate(self.stages):
+            if isinstance(stage.mixture, dict):
+                self._know(stage.mixture, f"stages[{position}].mixture")
+        for position, rule in enumerate(self.rules):
+            self._know(rule.sources or [], f"rules[{position}].sources")
+        return self
+
+    def _know(self, names: Any, where: str) -> None:
+        for name in names:
+            if name not in self.sources:
+                raise ValueError(f"{where} names an unknown source {name!r}{nearest(name, self.sources)}")
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as 32MB, 1.5GiB or 4096.
+
+    Raises:
+        ValueError: not a size.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    if not match:
+        raise ValueError(f"{text!r} is not a size such as 32MB or 1.5GiB")
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit or " "))

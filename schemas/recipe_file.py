@@ -1,0 +1,178 @@
+"""Reads recipe files: YAML with ``extends``, changed by ``--set a.b=c``; errors name file, line and field."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast, get_args, get_origin, get_type_hints
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from schemas.errors import RecipeError, nearest
+from schemas.recipe import Recipe
+from schemas.settings import TrainSettings, build
+
+Json = Any
+
+
+def load_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        path: the YAML file; ``extends: other.yaml`` merges it over another (mappings merge, everything else is replaced).
+        changes: ``dotted.field=value`` settings, the value in YAML; list items by number.
+
+    Raises:
+        RecipeError: not readable, not YAML, or not a recipe.
+    """
+    merged, lines = _merged(path, ())
+    for change in changes:
+        _set(merged, change)
+    try:
+        recipe = Recipe.model_validate(merged)
+    except ValidationError as error:
+        raise RecipeError(_explain(error, path, lines), fix="see schemas/recipe.schema.json for every field") from error
+    for position, stage in enumerate(recipe.stages):
+        stage_training(recipe, position, f"{path}: stages[{position}] ({stage.name}).training")
+    return recipe
+
+
+def stage_training(recipe: Recipe, position: int, where: str = "") -> TrainSettings:
+    """Training settings of a stage: the recipe's, changed by the stage's own."""
+    merged = _merge(dataclasses.asdict(recipe.training), recipe.stages[position].training)
+    settings: TrainSettings = build(TrainSettings, merged, where)
+    return settings
+
+
+def json_schema() -> dict[str, Json]:
+    """JSON Schema of a recipe, for editors; dataclass fields get their description from their docstrings."""
+    schema = Recipe.model_json_schema()
+    for definition in schema["$defs"].values():
+        described = dict(re.findall(r"^\s{8}(\w+): (.+(?:\n\s{10,}.+)*)", definition.get("description", ""), re.MULTILINE))
+        for name, field in definition.get("properties", {}).items():
+            if name in described:
+                field.setdefault("description", " ".join(described[name].split()))
+    schema["properties"]["extends"] = {"type": "string", "description": "Recipe that this one is merged over."}
+    return schema
+
+
+def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], dict[str, tuple[Path, int]]]:
+    """A file's mapping merged over what it extends, and file and line of each dotted field."""
+    path = path.resolve()
+    if path in seen:
+        raise RecipeError("extends itself", where=str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        value = yaml.safe_load(text)
+    except FileNotFoundError as error:
+        raise RecipeError("no such recipe", where=str(path), fix="check the path; `ls recipes` shows the ready ones") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"cannot be read: {error}", where=str(path)) from error
+    except yaml.YAMLError as error:
+        raise RecipeError(f"not YAML: {error}", where=str(path)) from error
+    if not isinstance(value, dict):
+        raise RecipeError("a recipe is a mapping of fields", where=str(path))
+    lines: dict[str, tuple[Path, int]] = {}
+    _lines(cast(yaml.Node, root), "", path, lines)
+    _absolute_paths(value, path.parent)
+    base_name = value.pop("extends", None)
+    if base_name is None:
+        return value, lines
+    base, base_lines = _merged(path.parent / str(base_name), (*seen, path))
+    return _merge(base, value), {**base_lines, **lines}
+
+
+def _lines(node: yaml.Node, dotted: str, path: Path, lines: dict[str, tuple[Path, int]]) -> None:
+    lines.setdefault(dotted, (path, node.start_mark.line + 1))
+    if isinstance(node, yaml.MappingNode):
+        for key, child in node.value:
+            inner = f"{dotted}.{key.value}".lstrip(".")
+            lines[inner] = (path, key.start_mark.line + 1)
+            _lines(child, inner, path, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, child in enumerate(node.value):
+            _lines(child, f"{dotted}.{number}".lstrip("."), path, lines)
+
+
+def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
+    """Paths in a recipe are relative to its own folder, so that a recipe can be extended from elsewhere."""
+    sources = value.get("sources")
+    for source in sources.values() if isinstance(sources, dict) else []:
+        if isinstance(source, dict) and isinstance(source.get("paths"), list):
+            source["paths"] = [str(folder / p) if isinstance(p, str) and "://" not in p else p for p in source["paths"]]
+    tokenizer = value.get("tokenizer")
+    if isinstance(tokenizer, dict) and isinstance(tokenizer.get("path"), str):
+        tokenizer["path"] = str(folder / tokenizer["path"])
+
+
+def _merge(base: Json, over: Json) -> Json:
+    if isinstance(base, dict) and isinstance(over, dict):
+        return {**base, **{key: _merge(base[key], item) if key in base else item for key, item in over.items()}}
+    return over
+
+
+def _set(recipe: dict[str, Json], change: str) -> None:
+    dotted, equals, text = change.partition("=")
+    if not equals or not dotted:
+        raise RecipeError(f"{change!r} is not of the form field.name=value", where="--set")
+    *parents, last = dotted.split(".")
+    place: Json = recipe
+    try:
+        for name in parents:
+            place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+        place[int(last) if isinstance(place, list) else last] = yaml.safe_load(text)
+    except (ValueError, IndexError, TypeError, AttributeError) as error:
+        raise RecipeError(
+            f"no such field {dotted!r}", where="--set", fix="list items go by number, from 0: stages.0.tokens=1000"
+        ) from error
+    except yaml.YAMLError as error:
+        raise RecipeError(f"the value {text!r} is not YAML", where=f"--set {dotted}") from error
+
+
+def _explain(error: ValidationError, path: Path, lines: dict[str, tuple[Path, int]]) -> str:
+    """One line per mistake: file, line, field, what is wrong."""
+    found = []
+    for item in error.errors():
+        names = [str(part) for part in item["loc"] if not _is_type_tag(str(part))]
+        dotted = ".".join(names)
+        file, line = next((lines[key] for n in range(len(names), -1, -1) if (key := ".".join(names[:n])) in lines), (path, 1))
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            message = f"unknown field{nearest(names[-1], _fields_at(Recipe, names[:-1]))}"
+        elif item["type"] not in ("missing", "value_error"):
+            message += f", not {json.dumps(item['input'], default=str)[:80]}"
+        found.append(f"{file}:{line}: {dotted or 'recipe'}: {message}")
+    return "\n".join(found)
+
+
+def _is_type_tag(part: str) -> bool:
+    """Pydantic puts the tried type of a union into the location; it is no field."""
+    return "[" in part or part in ("int", "constrained-int", "float", "str", "literal['rest']")
+
+
+def _fields_at(model: Any, names: Sequence[str]) -> list[str]:
+    """Names of the fields allowed at a place in the recipe."""
+    for name in names:
+        model = _inner(model)
+        fields = _fields(model)
+        model = fields[name] if name in fields else get_args(model)[-1] if get_args(model) else None
+    return list(_fields(_inner(model)))
+
+
+def _inner(kind: Any) -> Any:
+    """The section, mapping or list inside Annotated and optional types."""
+    while kind is not None and not _fields(kind) and get_origin(kind) not in (dict, list) and get_args(kind):
+        kind = next((a for a in get_args(kind) if _fields(_inner(a)) or get_origin(a) in (dict, list)), None)
+    return kind
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    """Field types of a recipe section, pydantic model or dataclass."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    return get_type_hints(kind) if dataclasses.is_dataclass(kind) and isinstance(kind, type) else {}

@@ -1,0 +1,314 @@
+"""Settings of the trainer: plain dataclasses, so that ``train`` needs nothing beyond torch, numpy and pyarrow.
+
+The recipe validates the same classes through pydantic. A stage's resolved file (``stage.json``) holds one ``StageSettings`` and is all
+that ``python -m train`` reads besides the lake's shards. ``__pydantic_config__`` makes pydantic refuse unknown keys; it is inert without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from schemas.errors import RecipeError, nearest
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """A Llama-style decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention.
+
+    Attributes:
+        layers: number of blocks.
+        width: model width d.
+        heads: query heads; width must divide by it, and the head width be even.
+        kv_heads: key and value heads; heads must divide by it. 0 means as many as heads.
+        ff_width: width of the SwiGLU; 0 means 8/3 of width rounded up to a multiple of 64.
+        rope_theta: base of the rotary frequencies.
+        norm_eps: epsilon of RMSNorm.
+        tied: the output layer shares the embedding.
+        dropout: probability on both residual branches.
+        init_std: standard deviation of the weights; residual projections have it over sqrt(2 * layers).
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    layers: int = 4
+    width: int = 256
+    heads: int = 4
+    kv_heads: int = 0
+    ff_width: int = 0
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    tied: bool = True
+    dropout: float = 0.0
+    init_std: float = 0.02
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """An optimizer by name, with parameter groups (no decay on norms, biases and other vectors).
+
+    Attributes:
+        name: a key of ``train.optim.OPTIMIZERS``.
+        lr: peak learning rate.
+        weight_decay: decoupled weight decay.
+        embedding_lr: learning rate of the embeddings; null means ``lr``.
+        options: further options of the named optimizer.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    name: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.1
+    embedding_lr: float | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """Learning rate over a stage's steps.
+
+    Attributes:
+        name: cosine, linear or constant, after a linear warm-up.
+        warmup_steps: steps of warm-up from 0.
+        min_ratio: final learning rate over its peak.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    name: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_steps: int = 20
+    min_ratio: float = 0.1
+
+
+@dataclass(frozen=True)
+class EarlyStopSettings:
+    """End a stage when held-out loss stops falling; what it did not use goes back to the budgets.
+
+    Attributes:
+        monitor: ``heldout`` (all sources) or ``heldout/<source>``.
+        patience: evaluations in a row without improvement before it fires.
+        min_delta: least fall, in nats per token, that counts as improvement.
+        min_steps: steps of the stage before it may fire.
+        restore_best: the next stage starts from the best checkpoint rather than the last.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    monitor: str = "heldout"
+    patience: int = 3
+    min_delta: float = 0.0
+    min_steps: int = 0
+    restore_best: bool = False
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How a stage is trained.
+
+    Attributes:
+        precision: bf16 (autocast) or fp32.
+        compile: torch.compile by block.
+        batch_rows: rows per optimizer step, over all ranks.
+        micro_batch_rows: rows per forward pass on one rank; the rest is accumulated.
+        clip: global gradient norm above which gradients are scaled down; 0 is off.
+        eval_every: steps between evaluations on held-out rows; 0 is only at the end.
+        eval_rows: held-out rows per source in an evaluation.
+        checkpoint_every: steps between checkpoints.
+        keep_last: checkpoints kept besides the best.
+        log_every: steps between lines of output and metric rows.
+        threads: torch threads; 0 means all cores. They are part of what a bit-exact resume needs.
+        optimizer: the optimizer.
+        schedule: the learning-rate schedule.
+        early_stop: early stopping; null is off.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    precision: Literal["bf16", "fp32"] = "bf16"
+    compile: bool = False
+    batch_rows: int = 16
+    micro_batch_rows: int = 16
+    clip: float = 1.0
+    eval_every: int = 50
+    eval_rows: int = 32
+    checkpoint_every: int = 100
+    keep_last: int = 2
+    log_every: int = 10
+    threads: int = 0
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    early_stop: EarlyStopSettings | None = None
+
+
+@dataclass(frozen=True)
+class LotShard:
+    """One Arrow file of a lot: path relative to the lake, rows, size in bytes, BLAKE2b-128 checksum."""
+
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Lot:
+    """A lot as the trainer sees it.
+
+    Attributes:
+        lot: lot id.
+        source: source name.
+        row_length: tokens in a row.
+        shards: its files in order; row numbers run through them.
+        bytes_per_token: UTF-8 bytes of text per predicted token, for bits per byte.
+    """
+
+    lot: str
+    source: str
+    row_length: int
+    shards: tuple[LotShard, ...]
+    bytes_per_token: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        """Rows over all shards."""
+        return sum(shard.rows for shard in self.shards)
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """Everything the trainer needs for one stage; paths are relative to the lake.
+
+    Attributes:
+        run: run name.
+        stage: stage name.
+        position: place of the stage in the curriculum, from 0.
+        folder: the stage's folder, ``runs/<run>/<position>-<stage>``.
+        segments: the run's list of segments, ``runs/<run>/segments.json``.
+        segments_hash: hash of the segments up to and with this stage's last one.
+        first_segment: index of the stage's first segment.
+        last_segment: index of its last, inclusive.
+        init_from: folder of the earlier stage whose last (or best) checkpoint is the start; null starts from random weights.
+        seed: seed of initialisation and dropout.
+        vocabulary: token ids are below it.
+        bos: id of the token that begins a document, also used as the prompt of samples.
+        row_length: tokens in a row.
+        model: the model.
+        training: how it is trained.
+        lots: every lot its segments name.
+        holdout: held-out lots.
+    """
+
+    run: str
+    stage: str
+    position: int
+    folder: str
+    segments: str
+    segments_hash: str
+    first_segment: int
+    last_segment: int
+    init_from: str | None
+    seed: int
+    vocabulary: int
+    bos: int
+    row_length: int
+    model: ModelSettings
+    training: TrainSettings
+    lots: tuple[Lot, ...]
+    holdout: tuple[Lot, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a stage ended (``outcome.json`` in its folder).
+
+    Attributes:
+        reason: finished or early_stop.
+        detail: a sentence for people.
+        next_row: position in the run's order after the last row that was trained on.
+        next_step: optimizer step after the last one.
+        checkpoint: checkpoint folder that the next stage starts from, relative to the lake.
+        first_loss: training loss over the stage's first ``log_every`` steps, nats per token.
+        last_loss: the same over its last ones.
+        heldout: last held-out loss by source, ``all`` included.
+        returned: allotments planned but not used, in order of use.
+    """
+
+    reason: Literal["finished", "early_stop"]
+    detail: str
+    next_row: int
+    next_step: int
+    checkpoint: str
+    first_loss: float
+    last_loss: float
+    heldout: dict[str, float]
+    returned: tuple[tuple[str, int, int], ...]
+
+
+def build(kind: Any, value: Any, where: str = "") -> Any:
+    """Build a settings dataclass (or a value of any type used in one) from JSON.
+
+    Raises:
+        RecipeError: an unknown or missing field, or a value of the wrong type; names the field.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(kind, value, where)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        return build(next(a for a in arguments if a is not type(None)), value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise RecipeError(f"{value!r} is not one of {', '.join(map(str, arguments))}", where=where)
+        return value
+    if origin is tuple:
+        _demand(isinstance(value, list | tuple), value, "a list", where)
+        kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
+        return tuple(build(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+    if origin is dict:
+        _demand(isinstance(value, dict), value, "a mapping", where)
+        return {key: build(arguments[1], v, f"{where}.{key}") for key, v in value.items()}
+    if kind is float:
+        _demand(isinstance(value, int | float) and not isinstance(value, bool), value, "a number", where)
+        return float(value)
+    if kind is int:
+        _demand(isinstance(value, int) and not isinstance(value, bool), value, "a whole number", where)
+    elif kind in (str, bool):
+        _demand(isinstance(value, kind), value, {str: "text", bool: "true or false"}[kind], where)
+    return value
+
+
+def _build_dataclass(kind: Any, value: Any, where: str) -> Any:
+    _demand(isinstance(value, dict), value, "a mapping", where)
+    hints = typing.get_type_hints(kind)
+    dot = f"{where}." if where else ""
+    for name in value:
+        if name not in hints:
+            raise RecipeError(f"unknown field {name!r}{nearest(name, hints)}", where=f"{dot}{name}")
+    for spec in dataclasses.fields(kind):
+        if spec.name not in value and spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise RecipeError("missing field", where=f"{dot}{spec.name}")
+    return kind(**{name: build(hints[name], v, f"{dot}{name}") for name, v in value.items()})
+
+
+def _demand(holds: bool, value: Any, wanted: str, where: str) -> None:
+    if not holds:
+        raise RecipeError(f"{value!r} is not {wanted}", where=where)
+
+
+def read_stage(path: Path) -> StageSettings:
+    """Read a stage's resolved file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RecipeError("no such stage file", where=str(path), fix="write it with `gristmill stage RECIPE STAGE`") from error
+    except ValueError as error:
+        raise RecipeError(f"not JSON: {error}", where=str(path)) from error
+    stage: StageSettings = build(StageSettings, value)
+    return stage
