@@ -1,0 +1,1 @@
+"""Rows in, model out: data order, model, optimizers, loop, checkpoints."""

@@ -1,0 +1,61 @@
+"""The optimizers by name, and the one function that builds any of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from schemas.errors import nearest
+from train.optim.adamw import adamw
+from train.optim.groups import parameter_groups
+
+Factory = Callable[..., torch.optim.Optimizer]
+
+OPTIMIZERS: dict[str, Factory] = {"adamw": adamw}
+"""Name to factory. A factory takes parameter groups; its keyword arguments are the optimizer's options."""
+
+
+def build_optimizer(
+    name: str,
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    *,
+    lr: float,
+    weight_decay: float = 0.0,
+    embedding_lr: float | None = None,
+    warmup_steps: int | None = None,
+    **options: Any,
+) -> torch.optim.Optimizer:
+    """Build the named optimizer over groups of parameters (``train.optim.groups``).
+
+    Every group carries ``initial_lr``: a schedule sets ``group["lr"] = group["initial_lr"] * scale``.
+
+    Args:
+        name: a key of ``OPTIMIZERS``.
+        named_parameters: as ``model.named_parameters()`` gives them; the frozen are left out.
+        lr: peak learning rate.
+        weight_decay: decoupled weight decay of matrices.
+        embedding_lr: peak learning rate of embeddings; ``lr`` where None.
+        warmup_steps: steps of warm-up in the schedule; only a rule that demands them looks.
+        options: the optimizer's own, as its factory names them.
+
+    Raises:
+        ValueError: an unknown name or option (with the nearest and the allowed), or a value out of range.
+    """
+    if name not in OPTIMIZERS:
+        raise ValueError(f"unknown optimizer {name!r}{nearest(name, OPTIMIZERS)} (allowed: {', '.join(sorted(OPTIMIZERS))})")
+    factory = OPTIMIZERS[name]
+    known = set(inspect.signature(factory).parameters) - {"groups"}
+    allowed = known - {"warmup_steps"}
+    for option in options:
+        if option not in allowed:
+            raise ValueError(
+                f"optimizer {name!r} has no option {option!r}{nearest(option, allowed)} (allowed: {', '.join(sorted(allowed))})"
+            )
+    if "warmup_steps" in known:
+        options["warmup_steps"] = warmup_steps
+    groups = parameter_groups(named_parameters, lr=lr, weight_decay=weight_decay, embedding_lr=embedding_lr)
+    return factory(groups, **options)
