@@ -3,6 +3,12 @@
 Rows of lots are named by *use*: use ``u`` of a lot with ``R`` rows is place ``u % R`` of epoch ``u // R``'s own permutation of the rows.
 A lot of repeat class ``r`` has uses 0 to ``r * R``; allotments are disjoint ranges of uses, so that no document is ever used more often
 than its count, whatever stages, early stops and restarts do.
+
+Early stops. A segment stays in the list as it was planned: the list is only ever appended to, so its hash up to any segment never
+changes. What cuts a stopped segment short is the next one: its ``first_row`` and ``first_step`` continue from the outcome's ``next_row``
+and ``next_step``. A position (or a step) of the run therefore belongs to the **last** segment in the list that begins at or before it
+(``segment_at``), a segment holds up to ``ends``, and a segment that was never reached holds nothing. What a stage did not use
+(``leftover``) goes back to the budgets.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from schemas.interleave import Interleave
 from schemas.manifest import fingerprint
 from schemas.store import publish_json
 
@@ -76,6 +83,46 @@ class Segment:
     def steps(self) -> int:
         """Optimizer steps of the segment."""
         return -(-self.rows // self.batch)
+
+
+def ends(segments: Sequence[Segment]) -> list[int]:
+    """Position in the run's order at which each segment stops being in force: its planned end, or where a later one begins."""
+    found: list[int] = []
+    begins = None
+    for segment in reversed(segments):
+        end = segment.first_row + segment.rows
+        found.append(max(segment.first_row, end if begins is None else min(end, begins)))
+        begins = segment.first_row if begins is None else min(begins, segment.first_row)
+    return found[::-1]
+
+
+def segment_at(segments: Sequence[Segment], position: int) -> int:
+    """Index of the segment in force at a position of the run's order.
+
+    Raises:
+        IndexError: the position is before the first segment or after the end of the last.
+    """
+    for index in range(len(segments) - 1, -1, -1):
+        if segments[index].first_row <= position:
+            if position < segments[index].first_row + segments[index].rows:
+                return index
+            break
+    raise IndexError(f"position {position} lies outside the run's order")
+
+
+def leftover(segment: Segment, rows: int) -> tuple[Allotment, ...]:
+    """What is left of a segment's allotments once its first ``rows`` rows are used, by source, then stream, in order of use."""
+    left: list[Allotment] = []
+    by_source = Interleave([share.quota for share in segment.sources]).counts(rows)
+    for share, share_rows in zip(segment.sources, by_source, strict=True):
+        by_stream = Interleave([stream.quota for stream in share.streams]).counts(int(share_rows))
+        for stream, used in zip(share.streams, by_stream, strict=True):
+            skip = int(used)
+            for allotment in stream.allotments:
+                if skip < allotment.rows:
+                    left.append(Allotment(allotment.lot, allotment.start + skip, allotment.stop))
+                skip = max(0, skip - allotment.rows)
+    return tuple(left)
 
 
 def segments_hash(segments: Sequence[Segment]) -> str:
