@@ -39,7 +39,8 @@ class Interleave:
     def position(self, stream: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
         """The inverse of ``at``: where a stream's row number ``index`` stands."""
         turn, rank = np.divmod(index, self.quotas[stream])
-        return turn * self.period + self._slots[self._first_slot[stream] + rank]
+        slots: NDArray[np.int64] = turn * self.period + self._slots[self._first_slot[stream] + rank]
+        return slots
 
     def counts(self, length: int) -> NDArray[np.int64]:
         """Rows that each stream has among the first ``length`` positions."""

@@ -1,7 +1,8 @@
 """Settings of the trainer: plain dataclasses, so that ``train`` needs nothing beyond torch, numpy and pyarrow.
 
 The recipe validates the same classes through pydantic. A stage's resolved file (``stage.json``) holds one ``StageSettings`` and is all
-that ``python -m train`` reads besides the lake's shards. ``__pydantic_config__`` makes pydantic refuse unknown keys; it is inert without it.
+that ``python -m train`` reads besides the lake's shards. ``__pydantic_config__`` makes pydantic
+refuse unknown keys; it is inert without it.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def publish(root: Path, relative: str, write: Callable[[Path], None], rows: int 
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         done = Published(relative, temporary.stat().st_size, checksum(temporary), rows)
-        os.replace(temporary, final)
+        temporary.replace(final)
         sync_folder(final.parent)
     except OSError as error:
         reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)

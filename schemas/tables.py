@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
+
+from schemas.signals import SIGNALS
 
 DOC_ID = pa.binary(16)
 """A document's identity: BLAKE2b-128 of source and user id, or of source, path and physical record number."""
@@ -10,12 +14,12 @@ DOC_ID = pa.binary(16)
 FAILURE = pa.struct([("rule", pa.string()), ("value", pa.float64()), ("threshold", pa.float64())])
 
 
-def column(name: str, kind: pa.DataType, doc: str, nullable: bool = False) -> pa.Field:
+def column(name: str, kind: pa.DataType, doc: str, nullable: bool = False) -> pa.Field[Any]:
     """A documented column."""
     return pa.field(name, kind, nullable=nullable, metadata={"doc": doc})
 
 
-def doc_id(doc: str = "the document", nullable: bool = False) -> pa.Field:
+def doc_id(doc: str = "the document", nullable: bool = False) -> pa.Field[Any]:
     """The ``doc_id`` column."""
     return column("doc_id", DOC_ID, doc, nullable)
 
@@ -53,6 +57,16 @@ QUARANTINE = pa.schema(
     ]
 )
 
+REPEATS = pa.schema(
+    [
+        doc_id("a declared id that an earlier record of the source has"),
+        column("locator", pa.uint64(), "place of the repeat: documents shard << 32 | row"),
+        column("bytes", pa.int64(), "length of its text in UTF-8 bytes"),
+    ]
+)
+
+SIGNALS_TABLE = pa.schema([doc_id(), *SIGNALS])
+
 FAILURES = pa.schema([doc_id(), column("failures", pa.list_(FAILURE), "every failing rule, in declared order; empty when it passes")])
 
 CLUSTERS = pa.schema(
@@ -63,6 +77,17 @@ CLUSTERS = pa.schema(
         column("kind", pa.string(), "exact or near"),
         column("kept_doc_id", DOC_ID, "the kept document it duplicates"),
         column("similarity", pa.float64(), "exact Jaccard over word shingles; 1 for an exact duplicate"),
+    ]
+)
+
+HOLDOUT = pa.schema(
+    [
+        doc_id(),
+        column("source", pa.string(), "its source"),
+        column("locator", pa.uint64(), "its place: documents shard << 32 | row"),
+        column("state", pa.string(), "held_out, or near_holdout: too similar to a held-out document to be trained on"),
+        column("reference", DOC_ID, "the held-out document that it is similar to; itself when it was drawn"),
+        column("similarity", pa.float64(), "their exact Jaccard; 1 when it was drawn"),
     ]
 )
 
@@ -191,6 +216,7 @@ CONSERVATION = pa.schema(
     [
         column("source", pa.string(), "source name"),
         column("records_in", pa.int64(), "records counted by the reader"),
+        column("sampled_out", pa.int64(), "records that --sample left out, counted by the sample step"),
         column("quarantined", pa.int64(), "counted by SQL over quarantine (record faults)"),
         column("dropped", pa.int64(), "counted by SQL over verdicts"),
         column("held_out", pa.int64(), "counted by SQL over verdicts"),
@@ -203,8 +229,11 @@ CONSERVATION = pa.schema(
 TABLES: dict[str, pa.Schema] = {
     "documents": DOCUMENTS,
     "quarantine": QUARANTINE,
+    "repeats": REPEATS,
+    "signals": SIGNALS_TABLE,
     "failures": FAILURES,
     "clusters": CLUSTERS,
+    "holdout": HOLDOUT,
     "verdicts": VERDICTS,
     "tokens": TOKENS,
     "lots": LOTS,
@@ -216,7 +245,7 @@ TABLES: dict[str, pa.Schema] = {
     "events": EVENTS,
     "conservation": CONSERVATION,
 }
-"""Tables declared here; ``signals`` is declared in ``schemas.signals``."""
+"""Every table by name."""
 
 
 def row_schema(row_length: int, vocabulary: int, metadata: dict[str, str]) -> pa.Schema:
@@ -237,5 +266,5 @@ def row_schema(row_length: int, vocabulary: int, metadata: dict[str, str]) -> pa
             column("ends", pa.list_(pa.field("item", pa.int32(), nullable=False)), "end of each document piece in the row, ascending"),
             column("doc_ids", pa.list_(pa.field("item", DOC_ID, nullable=False)), "document of each piece"),
         ],
-        metadata=metadata,
+        metadata=dict(metadata.items()),
     )

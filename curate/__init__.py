@@ -1,0 +1,1 @@
+"""Text in, rows out: read, signals, rules, dedup, tokenize, pack, plan."""

@@ -1,0 +1,76 @@
+"""Reads a lake's documents back: whole shards, or texts by locator (documents shard << 32 | row)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+ROW_BITS = 32
+
+
+def locators(shard: int, rows: int) -> NDArray[np.uint64]:
+    """Locators of all rows of a documents shard."""
+    return (np.uint64(shard) << np.uint64(ROW_BITS)) | np.arange(rows, dtype=np.uint64)
+
+
+def column_array(table: pa.Table, name: str) -> pa.Array:
+    """A column as one array (``combine_chunks`` of large strings is cheap; ``take`` on chunks is not)."""
+    chunked = table.column(name).combine_chunks()
+    return chunked.chunk(0) if isinstance(chunked, pa.ChunkedArray) else chunked
+
+
+class Corpus:
+    """The documents of a lake.
+
+    Args:
+        root: the lake.
+        documents: path in the lake of each documents shard, None for an empty one.
+    """
+
+    def __init__(self, root: Path, documents: Sequence[str | None]) -> None:
+        self.paths = [None if path is None else root / path for path in documents]
+
+    def table(self, shard: int, columns: Sequence[str]) -> pa.Table | None:
+        """Columns of a shard, None when it is empty."""
+        path = self.paths[shard]
+        return None if path is None else pq.read_table(path, columns=list(columns), memory_map=True, partitioning=None)
+
+    def fetch(self, places: NDArray[np.uint64]) -> pa.LargeStringArray:
+        """Texts of the documents at the locators, in their order; reads each shard once."""
+        order = np.argsort(places, kind="stable")
+        shards = (places[order] >> np.uint64(ROW_BITS)).astype(np.int64)
+        rows = (places[order] & np.uint64((1 << ROW_BITS) - 1)).astype(np.int64)
+        pieces: list[pa.Array] = []
+        for shard in np.unique(shards):
+            table = self.table(int(shard), ["text"])
+            if table is None:
+                raise ValueError(f"locator in an empty documents shard {shard}")
+            pieces.append(column_array(table, "text").take(pa.array(rows[shards == shard])))
+        if not pieces:
+            return pa.array([], pa.large_string())
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        return pc.take(pa.concat_arrays(pieces), pa.array(back))
+
+
+def id_hashes(doc_ids: pa.Array, seed: int) -> NDArray[np.uint64]:
+    """Uniform 64-bit hashes of doc_ids under a seed (the doc_id is a hash already: its halves are mixed with the seed)."""
+    halves = np.frombuffer(doc_ids.buffers()[1], dtype=np.uint64)[2 * doc_ids.offset : 2 * (doc_ids.offset + len(doc_ids))].reshape(-1, 2)
+    mixed = halves[:, 0] ^ mix64(halves[:, 1] + np.uint64(seed & (2**64 - 1)))
+    return mix64(mixed)
+
+
+def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser (Steele, Lea and Flood 2014): a bijection whose output bits all depend on all input bits."""
+    with np.errstate(over="ignore"):
+        values = values + np.uint64(0x9E3779B97F4A7C15)
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return mixed

@@ -1,0 +1,66 @@
+"""Filtering: the signals of every document, and every rule that each document fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.corpus import column_array
+from curate.curation import Curation, source_of
+from curate.rules import evaluate, resolve_rules
+from curate.signals import compute_signals
+from curate.step import Shard, ShardWriter, Step
+from schemas.signals import SIGNALS, SIGNALS_VERSION
+
+Json = Any
+
+
+def signals_step(c: Curation) -> tuple[Step, list[Shard]]:
+    """A step from documents shards to signals shards, row by row aligned."""
+    shards = [
+        Shard(entry.label, entry.key, {"documents": c.path("read", "documents", shard), "batch_rows": c.batch_rows})
+        for shard, entry in enumerate(c.documents)
+    ]
+    return Step("signals", SIGNALS_VERSION, {}, _signals), shards
+
+
+def _signals(writer: ShardWriter, task: Json) -> Mapping[str, int]:
+    if task["documents"] is None:
+        return {"documents": 0, "bytes": 0}
+    file = pq.ParquetFile(writer.root / task["documents"], memory_map=True)
+    ids, parts, size = [], [], 0
+    for batch in file.iter_batches(batch_size=task["batch_rows"], columns=["doc_id", "text"]):
+        ids.append(batch.column("doc_id"))
+        size += batch.column("text").nbytes
+        parts.append(compute_signals(batch.column("text").cast(pa.large_string())))
+    table = pa.Table.from_batches(parts, schema=SIGNALS).add_column(0, "doc_id", pa.chunked_array(ids))
+    writer.table("signals", table)
+    return {"documents": table.num_rows, "bytes": size}
+
+
+def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
+    """A step from signals shards to failures shards, row by row aligned; each source has its own rules.
+
+    Raises:
+        RecipeError: a rule that does not exist or is not one allowed expression.
+    """
+    shards = []
+    for shard, entry in enumerate(c.steps["signals"]):
+        source = source_of(entry)
+        rules = [rule.model_dump(mode="json", exclude={"sources"}, exclude_defaults=True) for rule in c.recipe.rules if rule.sources is None or source in rule.sources]
+        resolve_rules(rules)
+        shards.append(Shard(entry.label, [entry.key, rules], {"signals": c.path("signals", "signals", shard), "rules": rules}))
+    return Step("rules", 1, {}, _rules), shards
+
+
+def _rules(writer: ShardWriter, task: Json) -> Mapping[str, int]:
+    if task["signals"] is None:
+        return {"documents": 0, "passed": 0}
+    signals = pq.read_table(writer.root / task["signals"], partitioning=None)
+    failures = evaluate(signals.drop_columns(["doc_id"]), resolve_rules(task["rules"]))
+    writer.table("failures", failures.add_column(0, "doc_id", signals.column("doc_id")))
+    lengths = column_array(failures, "failures").value_lengths()
+    return {"documents": failures.num_rows, "passed": sum(1 for n in lengths.to_pylist() if n == 0)}

@@ -1,0 +1,48 @@
+"""DuckDB inside curation: ids and numbers only, never text, within a memory limit, without access to anything else."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import duckdb
+
+from curate.corpus import ROW_BITS
+
+
+@contextlib.contextmanager
+def connect(memory_bytes: int = 2 << 30, threads: int = 1) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An in-memory database that spills to a temporary folder, which goes with it."""
+    with tempfile.TemporaryDirectory(prefix="gristmill-") as spill, duckdb.connect(":memory:") as db:
+        db.execute(f"SET memory_limit = '{memory_bytes // 1_000_000}MB'; SET threads = {threads}; SET temp_directory = '{spill}'")
+        db.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
+        yield db
+
+
+def scan(db: duckdb.DuckDBPyConnection, view: str, root: Path, files: Sequence[tuple[int, str]], columns: Sequence[str] = ("*",)) -> None:
+    """Make a view over Parquet files of documents shards, with each row's ``locator``.
+
+    Args:
+        db: the connection.
+        view: name of the view.
+        root: the lake.
+        files: (shard number, path in the lake) of each file; file row r has locator ``shard << 32 | r``.
+        columns: columns to take.
+    """
+    named = ", ".join(columns)
+    places = ", ".join(f"({shard}, {literal(str(root / path))})" for shard, path in files)
+    db.execute(
+        f"""
+        CREATE OR REPLACE VIEW {view} AS
+        SELECT {named}, (shard << {ROW_BITS} | file_row_number)::UBIGINT AS locator
+        FROM read_parquet([{", ".join(literal(str(root / path)) for _, path in files)}], filename = true, file_row_number = true, hive_partitioning = false)
+        JOIN (VALUES {places}) AS shards (shard, filename) USING (filename)
+        """
+    )
+
+
+def literal(text: str) -> str:
+    """An SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"

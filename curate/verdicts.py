@@ -1,0 +1,147 @@
+"""Verdicts: what became of every document and why; and the proof that none was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from curate.curation import Curation, source_of
+from curate.sql import connect, literal, scan
+from curate.step import Shard, ShardWriter, Step
+from schemas.errors import GristmillError, InputError
+from schemas.tables import CLUSTERS, CONSERVATION, HOLDOUT, QUARANTINE, REPEATS, VERDICTS
+
+Json = Any
+
+
+def verdicts_step(c: Curation) -> tuple[Step, list[Shard]]:
+    """A step that writes the verdicts of each documents shard, in its order, documents with a repeated id left out."""
+    judged = [entry.key for step in ("repeats", "dedup", "holdout") for entry in c.steps[step]]
+    wide = {"repeats": c.path("repeats", "repeats"), "clusters": c.path("dedup", "clusters"), "holdout": c.path("holdout", "holdout")}
+    shards = [
+        Shard(
+            entry.label,
+            [shard, entry.key, c.steps["rules"][shard].key, judged],
+            wide | {"shard": shard, "documents": c.path("read", "documents", shard), "failures": c.path("rules", "failures", shard)},
+        )
+        for shard, entry in enumerate(c.documents)
+    ]
+    return Step("verdicts", 1, {}, _verdicts), shards
+
+
+def _verdicts(writer: ShardWriter, task: Json) -> Mapping[str, int]:
+    if task["documents"] is None:
+        return {"verdicts": 0}
+    with connect() as db:
+        scan(db, "documents", writer.root, [(task["shard"], task["documents"])], ["doc_id", "source", "bytes", "text_version"])
+        scan(db, "failures", writer.root, [(task["shard"], task["failures"])], ["failures"])
+        for name, schema in (("repeats", REPEATS), ("clusters", CLUSTERS), ("holdout", HOLDOUT)):
+            if task[name] is None:
+                db.register(name, schema.empty_table())
+            else:
+                db.execute(f"CREATE VIEW {name} AS FROM read_parquet({literal(str(writer.root / task[name]))})")
+        verdicts = db.sql(
+            f"""
+            SELECT d.doc_id, d.source, d.locator,
+                CASE WHEN len(f.failures) > 0 OR c.locator IS NOT NULL OR h.state = 'near_holdout' THEN 'dropped'
+                     WHEN h.state = 'held_out' THEN 'held_out' ELSE 'kept' END AS state,
+                CASE WHEN len(f.failures) > 0 THEN f.failures[1].rule
+                     WHEN c.locator IS NOT NULL THEN c.kind || '_duplicate'
+                     WHEN h.state = 'near_holdout' THEN h.state END AS reason,
+                f.failures,
+                coalesce(c.kept_doc_id, CASE WHEN h.state = 'near_holdout' THEN h.reference END) AS kept_doc_id,
+                coalesce(c.similarity, CASE WHEN h.state = 'near_holdout' THEN h.similarity END) AS similarity,
+                d.bytes, d.text_version
+            FROM documents d JOIN failures f USING (locator)
+                LEFT JOIN (FROM clusters WHERE locator >> 32 = {task["shard"]}) c USING (locator)
+                LEFT JOIN (FROM holdout WHERE locator >> 32 = {task["shard"]}) h USING (locator)
+            WHERE d.locator NOT IN (SELECT locator FROM repeats) ORDER BY d.locator
+            """
+        ).to_arrow_table()
+    writer.table("verdicts", verdicts)
+    return {"verdicts": verdicts.num_rows}
+
+
+def check_bad_share(c: Curation) -> None:
+    """Refuse a source with too many bad records.
+
+    Raises:
+        InputError: names source, counts and limit.
+    """
+    for name, source in c.recipe.sources.items():
+        records, bad = (sum(e.counts[count] for e in c.documents if source_of(e) == name) for count in ("records", "quarantined"))
+        if bad > source.max_bad_share * records:
+            raise InputError(
+                f"{bad} of {records} records were quarantined, more than max_bad_share = {source.max_bad_share:g}",
+                where=f"source {name!r}",
+                fix=f"look at the parts of {c.root}/quarantine that begin with {name}; mend the input or raise sources.{name}.max_bad_share",
+            )
+
+
+def conservation_step(c: Curation) -> tuple[Step, list[Shard]]:
+    """Check that every record and byte is accounted for, then a step that publishes the count.
+
+    The reader counted what went in; SQL over quarantine and verdicts counts what came out.
+
+    Raises:
+        GristmillError: by source, what does not add up.
+    """
+    counted = _counted_out(c)
+    rows = []
+    for name in c.recipe.sources:
+        entries = [entry for entry in c.documents if source_of(entry) == name]
+        total = {key: sum(entry.counts.get(key, 0) for entry in entries) for key in ("records", "bytes_in", "sampled_out")}
+        row = {"source": name, "records_in": total["records"], "sampled_out": total["sampled_out"], "bytes_in": total["bytes_in"], **counted[name]}
+        rows.append(row)
+        out = sum(row[key] for key in ("sampled_out", "quarantined", "dropped", "held_out", "kept"))
+        if out != row["records_in"] or row["bytes_in"] != row["bytes_out"]:
+            raise GristmillError(
+                f"records do not add up: {row}", where=f"source {name!r}", fix="the lake was changed by hand or a step is faulty: please report it"
+            )
+    inputs = [entry.key for step in ("read", "repeats", "verdicts") for entry in c.steps[step]]
+    return Step("conservation", 1, {}, _conservation), [Shard("all", [inputs, rows], rows)]
+
+
+def _counted_out(c: Curation) -> dict[str, dict[str, int]]:
+    """Quarantined, dropped, held out and kept by source, by SQL over the tables themselves."""
+    files = {
+        "quarantine": [*c.paths("read", "quarantine"), *c.paths("repeats", "quarantine")],
+        "verdicts": c.paths("verdicts", "verdicts"),
+        "repeats": c.paths("repeats", "repeats"),
+        "documents": c.paths("read", "documents"),
+    }
+    schemas = {"quarantine": QUARANTINE, "verdicts": VERDICTS, "repeats": REPEATS}
+    with connect() as db:
+        for name in ("quarantine", "verdicts", "repeats"):
+            present = ", ".join(literal(str(c.root / path)) for path in files[name] if path is not None)
+            if present:
+                db.execute(f"CREATE VIEW {name} AS FROM read_parquet([{present}], hive_partitioning = false)")
+            else:
+                db.register(name, schemas[name].empty_table())
+        documents = [(shard, path) for shard, path in enumerate(files["documents"]) if path is not None]
+        if documents:
+            scan(db, "documents", c.root, documents, ["source"])
+            repeated = "SELECT source, r.bytes FROM repeats r JOIN documents USING (locator)"
+        else:
+            repeated = "SELECT ''::VARCHAR AS source, 0::BIGINT AS bytes WHERE false"
+        sources = ", ".join(f"({literal(name)})" for name in c.recipe.sources)
+        found = db.sql(
+            f"""
+            SELECT source,
+                (SELECT count(*) FROM quarantine q WHERE q.source = s.source AND record IS NOT NULL) AS quarantined,
+                (SELECT count(*) FROM verdicts v WHERE v.source = s.source AND state = 'dropped') AS dropped,
+                (SELECT count(*) FROM verdicts v WHERE v.source = s.source AND state = 'held_out') AS held_out,
+                (SELECT count(*) FROM verdicts v WHERE v.source = s.source AND state = 'kept') AS kept,
+                (SELECT coalesce(sum(bytes), 0)::BIGINT FROM verdicts v WHERE v.source = s.source)
+                    + (SELECT coalesce(sum(bytes), 0)::BIGINT FROM ({repeated}) r WHERE r.source = s.source) AS bytes_out
+            FROM (VALUES {sources}) s (source)
+            """
+        ).to_arrow_table()
+    return {row.pop("source"): row for row in found.to_pylist()}
+
+
+def _conservation(writer: ShardWriter, rows: Json) -> Mapping[str, int]:
+    writer.table("conservation", pa.Table.from_pylist(rows, schema=CONSERVATION))
+    return {"sources": len(rows)}

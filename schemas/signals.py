@@ -1,0 +1,115 @@
+"""The signals table: what is counted in each text, as integers from which SQL makes every ratio.
+
+Lengths are Unicode code points unless a name says bytes. Words are tokens as `curate.signals.tokenizer` defines them, punctuation
+tokens included. Ratios are never stored: a rule divides two columns as DOUBLE, so one stored table serves any threshold.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+SIGNALS_VERSION: int = 1
+"""Raised whenever a stored value would change for some text; a lake recomputes the signals of another version."""
+
+_SIZE = {
+    "n_bytes": "length of the text in UTF-8 bytes",
+    "n_chars": "length of the text in code points",
+    "n_words": "words, punctuation tokens included",
+    "n_newlines": "line feeds",
+    "n_alpha_chars": "alphabetic code points",
+    "n_digit_chars": "ASCII digits",
+    "n_upper_chars": "ASCII capital letters",
+    "n_space_chars": "white-space code points",
+}
+
+_GOPHER_QUALITY = {
+    "n_content_words": "words that hold any code point outside the punctuation set",
+    "content_word_chars": "summed length of those words",
+    "n_alpha_words": "words that hold an alphabetic code point",
+    "n_stop_words": "how many of the, be, to, of, and, that, have, with occur at least once as a word in lower case (0 to 8)",
+    "n_hashes": "number signs",
+    "n_ellipses": "occurrences of three full stops, not overlapping, and of U+2026",
+    "n_text_lines": "lines by Unicode's line boundaries (CR, LF, VT, FF, FS to RS, NEL, LS, PS)",
+    "n_bullet_lines": "of those, lines whose first visible character is U+2022 or a hyphen",
+    "n_ellipsis_lines": "of those, lines whose visible end is three full stops or U+2026",
+}
+
+_GOPHER_REPETITION = {
+    "n_paragraphs": "paragraphs: parts of the stripped text between runs of two and more line feeds",
+    "n_dup_paragraphs": "second and later occurrences of a paragraph",
+    "dup_paragraph_chars": "summed length of those",
+    "n_lines": "parts of the text between runs of line feeds, an empty first or last part included",
+    "n_dup_lines": "second and later occurrences of such a line",
+    "dup_line_chars": "summed length of those",
+    **{
+        f"top_{n}_gram_chars": f"occurrences of the most frequent word {n}-gram (the first met among ties) times its length joined by spaces"
+        for n in (2, 3, 4)
+    },
+    **{
+        f"dup_{n}_gram_chars": f"summed length of repeated word {n}-grams, scanned from the left, a repeat skipping {n} words"
+        for n in range(5, 11)
+    },
+}
+
+_FINEWEB = {
+    "n_full_lines": "parts of the text between line feeds that hold a visible character",
+    "n_terminal_lines": "of those, lines whose last code point ends a sentence in some script",
+    "n_short_lines": "of those, lines of at most 30 code points",
+    "dup_full_line_chars": "summed length of second and later occurrences of those lines",
+}
+
+_C4 = {
+    "n_curly_brackets": "opening curly brackets",
+    "n_lorem_ipsum": "occurrences of 'lorem ipsum' in any ASCII case",
+    "n_javascript": "occurrences of 'javascript' in any ASCII case",
+}
+
+_READING = {
+    "n_sentences": "sentence ends: a terminal mark, closing quotes or brackets after it, then white space or the end of the text",
+    "n_syllables": "vowel groups of ASCII words, a final silent e not counted, at least one for each alphabetic word",
+    "difficulty_milli": "Flesch-Kincaid grade times 1,000, rounded down: .39 words/sentences + 11.8 syllables/words - 15.59 over alphabetic words; 0 without words",
+}
+
+_COMPRESSION = {
+    "lz_bytes": "estimate of the size after LZ77 compression with a 64 KiB window, in bytes",
+}
+
+_CODE = {
+    "max_line_chars": "length of the longest line between line feeds",
+    "n_long_lines": "lines of more than 100 code points",
+    "n_trailing_space_lines": "lines with visible text that end in white space",
+    "n_tab_indents": "lines indented by tabs alone",
+    "n_space_indents": "lines indented by spaces alone",
+    "n_mixed_indents": "lines whose indentation mixes tabs and spaces",
+    "n_uneven_indents": "lines indented by an odd number of spaces",
+    "n_indent_jumps": "lines indented by spaces deeper than the line with text before by neither 2, 4 nor 8",
+    "n_unbalanced_brackets": "round, square and curly brackets without a partner of their kind (unordered)",
+    "n_operators_spaced": "assignment, comparison and arithmetic signs with a space on both sides",
+    "n_operators_tight": "such signs with a space on exactly one side",
+    "n_commas_spaced": "commas followed by white space",
+    "n_commas_tight": "commas followed by a visible character",
+    "n_snake_names": "identifiers with an inner underscore and no capital letter",
+    "n_camel_names": "identifiers with a capital letter after a small one and no underscore",
+    "n_short_names": "identifiers of one letter",
+    "n_names": "identifiers: ASCII letters, digits and underscores, not starting with a digit",
+    "name_chars": "summed length of those",
+}
+
+SIGNAL_FAMILIES: dict[str, tuple[str, ...]] = {
+    "size": tuple(_SIZE),
+    "gopher_quality": tuple(_GOPHER_QUALITY),
+    "gopher_repetition": tuple(_GOPHER_REPETITION),
+    "fineweb": tuple(_FINEWEB),
+    "c4": tuple(_C4),
+    "reading": tuple(_READING),
+    "compression": tuple(_COMPRESSION),
+    "code": tuple(_CODE),
+}
+"""Column names by the family they serve."""
+
+_DOCS = _SIZE | _GOPHER_QUALITY | _GOPHER_REPETITION | _FINEWEB | _C4 | _READING | _COMPRESSION | _CODE
+
+SIGNALS: pa.Schema = pa.schema(
+    [pa.field(name, pa.int64(), nullable=False, metadata={b"doc": doc.encode()}) for name, doc in _DOCS.items()]
+)
+"""One row a text, in the order of the texts."""
