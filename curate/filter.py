@@ -50,7 +50,11 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
     shards = []
     for shard, entry in enumerate(c.steps["signals"]):
         source = source_of(entry)
-        rules = [rule.model_dump(mode="json", exclude={"sources"}, exclude_defaults=True) for rule in c.recipe.rules if rule.sources is None or source in rule.sources]
+        rules = [
+            rule.model_dump(mode="json", exclude={"sources"}, exclude_defaults=True)
+            for rule in c.recipe.rules
+            if rule.sources is None or source in rule.sources
+        ]
         resolve_rules(rules)
         shards.append(Shard(entry.label, [entry.key, rules], {"signals": c.path("signals", "signals", shard), "rules": rules}))
     return Step("rules", 1, {}, _rules), shards

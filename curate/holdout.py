@@ -122,9 +122,7 @@ def _scan_step(c: Curation, last: Entry, turn: int) -> tuple[Step, list[Shard]]:
         for shard, entry in enumerate(c.documents)
     ]
     settings = {"threshold": c.recipe.holdout.threshold, "shingle": SHINGLE}
-    return Step(f"holdout_scan_{turn}", 1, settings, _scan), [
-        replace(shard, task=shard.task | settings) for shard in shards
-    ]
+    return Step(f"holdout_scan_{turn}", 1, settings, _scan), [replace(shard, task=shard.task | settings) for shard in shards]
 
 
 def _scan(writer: ShardWriter, task: Json) -> Mapping[str, int]:

@@ -23,23 +23,28 @@ def sample_step(c: Curation) -> tuple[Step, list[Shard]]:
     """A step that keeps the documents whose hash of doc_id is in the lowest share; the quarantine is passed on."""
     settings = {"share": c.sample, "seed": c.recipe.seed}
     shards = [
-        Shard(entry.label, entry.key, settings | {"files": {name: vars(file) for name, file in entry.files.items()}, "counts": dict(entry.counts)})
+        Shard(
+            entry.label,
+            entry.key,
+            settings | {"files": {name: vars(file) for name, file in entry.files.items()}, "counts": dict(entry.counts)},
+        )
         for entry in c.documents
     ]
     return Step("sample", 1, settings, _sample), shards
 
 
 def _sample(writer: ShardWriter, task: Json) -> Mapping[str, int]:
+    counts: dict[str, int] = task["counts"]
     files = {name: Published(**file) for name, file in task["files"].items()}
     if "quarantine" in files:
         writer.files["quarantine"] = files["quarantine"]
     if "documents" not in files:
-        return task["counts"] | {"sampled_out": 0}
+        return counts | {"sampled_out": 0}
     table = pq.read_table(writer.root / files["documents"].path, partitioning=None)
     drawn = draw(id_hashes(column_array(table, "doc_id"), task["seed"]), task["share"])
     kept = table.filter(pa.array(drawn))
     writer.table("documents", kept)
-    return task["counts"] | {
+    return counts | {
         "documents": kept.num_rows,
         "bytes_in": int(np.sum(kept.column("bytes").to_numpy(), dtype=np.int64)),
         "sampled_out": table.num_rows - kept.num_rows,

@@ -80,7 +80,9 @@ class ShardWriter:
         """
         if rows.num_rows:
             table = rows.select(TABLES[name].names).cast(TABLES[name])
-            self.publish(name, "parquet", lambda path: pq.write_table(table, path, compression="zstd", row_group_size=1 << 16), table.num_rows)
+            self.publish(
+                name, "parquet", lambda path: pq.write_table(table, path, compression="zstd", row_group_size=1 << 16), table.num_rows
+            )
 
     def publish(self, name: str, suffix: str, write: Callable[[Path], None], rows: int = 0) -> None:
         """Publish a file of any other kind under ``name/label-key.suffix``."""

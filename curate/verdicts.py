@@ -71,7 +71,9 @@ def check_bad_share(c: Curation) -> None:
         InputError: names source, counts and limit.
     """
     for name, source in c.recipe.sources.items():
-        records, bad = (sum(e.counts[count] for e in c.documents if source_of(e) == name) for count in ("records", "quarantined"))
+        entries = [entry for entry in c.documents if source_of(entry) == name]
+        records = sum(entry.counts["records"] for entry in entries)
+        bad = sum(entry.counts["quarantined"] for entry in entries)
         if bad > source.max_bad_share * records:
             raise InputError(
                 f"{bad} of {records} records were quarantined, more than max_bad_share = {source.max_bad_share:g}",
@@ -93,12 +95,20 @@ def conservation_step(c: Curation) -> tuple[Step, list[Shard]]:
     for name in c.recipe.sources:
         entries = [entry for entry in c.documents if source_of(entry) == name]
         total = {key: sum(entry.counts.get(key, 0) for entry in entries) for key in ("records", "bytes_in", "sampled_out")}
-        row = {"source": name, "records_in": total["records"], "sampled_out": total["sampled_out"], "bytes_in": total["bytes_in"], **counted[name]}
+        row = {
+            "source": name,
+            "records_in": total["records"],
+            "sampled_out": total["sampled_out"],
+            "bytes_in": total["bytes_in"],
+            **counted[name],
+        }
         rows.append(row)
         out = sum(row[key] for key in ("sampled_out", "quarantined", "dropped", "held_out", "kept"))
         if out != row["records_in"] or row["bytes_in"] != row["bytes_out"]:
             raise GristmillError(
-                f"records do not add up: {row}", where=f"source {name!r}", fix="the lake was changed by hand or a step is faulty: please report it"
+                f"records do not add up: {row}",
+                where=f"source {name!r}",
+                fix="the lake was changed by hand or a step is faulty: please report it",
             )
     inputs = [entry.key for step in ("read", "repeats", "verdicts") for entry in c.steps[step]]
     return Step("conservation", 1, {}, _conservation), [Shard("all", [inputs, rows], rows)]

@@ -52,7 +52,7 @@ def json_schema() -> dict[str, Json]:
     """JSON Schema of a recipe, for editors; dataclass fields get their description from their docstrings."""
     schema = Recipe.model_json_schema()
     for definition in schema["$defs"].values():
-        described = dict(re.findall(r"^\s{8}(\w+): (.+(?:\n\s{10,}.+)*)", definition.get("description", ""), re.MULTILINE))
+        described = dict(re.findall(r"^    (\w+): (.+(?:\n {6,}.+)*)", definition.get("description", ""), re.MULTILINE))
         for name, field in definition.get("properties", {}).items():
             if name in described:
                 field.setdefault("description", " ".join(described[name].split()))

@@ -65,7 +65,7 @@ _C4 = {
 }
 
 _READING = {
-    "n_sentences": "sentence ends: a terminal mark, closing quotes or brackets after it, then white space or the end of the text",
+    "n_sentences": "sentence ends: one of . ! ? U+2026, closing quotes or brackets after it, then white space or the end of the text; or a full-width mark",
     "n_syllables": "vowel groups of ASCII words, a final silent e not counted, at least one for each alphabetic word",
     "difficulty_milli": "Flesch-Kincaid grade times 1,000, rounded down: .39 words/sentences + 11.8 syllables/words - 15.59 over alphabetic words; 0 without words",
 }
@@ -109,7 +109,5 @@ SIGNAL_FAMILIES: dict[str, tuple[str, ...]] = {
 
 _DOCS = _SIZE | _GOPHER_QUALITY | _GOPHER_REPETITION | _FINEWEB | _C4 | _READING | _COMPRESSION | _CODE
 
-SIGNALS: pa.Schema = pa.schema(
-    [pa.field(name, pa.int64(), nullable=False, metadata={b"doc": doc.encode()}) for name, doc in _DOCS.items()]
-)
+SIGNALS: pa.Schema = pa.schema([pa.field(name, pa.int64(), nullable=False, metadata={b"doc": doc.encode()}) for name, doc in _DOCS.items()])
 """One row a text, in the order of the texts."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
 from schemas.signals import SIGNALS
@@ -14,12 +12,12 @@ DOC_ID = pa.binary(16)
 FAILURE = pa.struct([("rule", pa.string()), ("value", pa.float64()), ("threshold", pa.float64())])
 
 
-def column(name: str, kind: pa.DataType, doc: str, nullable: bool = False) -> pa.Field[Any]:
+def column(name: str, kind: pa.DataType, doc: str, nullable: bool = False) -> pa.Field:
     """A documented column."""
     return pa.field(name, kind, nullable=nullable, metadata={"doc": doc})
 
 
-def doc_id(doc: str = "the document", nullable: bool = False) -> pa.Field[Any]:
+def doc_id(doc: str = "the document", nullable: bool = False) -> pa.Field:
     """The ``doc_id`` column."""
     return column("doc_id", DOC_ID, doc, nullable)
 
@@ -266,5 +264,5 @@ def row_schema(row_length: int, vocabulary: int, metadata: dict[str, str]) -> pa
             column("ends", pa.list_(pa.field("item", pa.int32(), nullable=False)), "end of each document piece in the row, ascending"),
             column("doc_ids", pa.list_(pa.field("item", DOC_ID, nullable=False)), "document of each piece"),
         ],
-        metadata=dict(metadata.items()),
+        metadata=metadata,
     )

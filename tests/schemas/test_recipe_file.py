@@ -1,0 +1,105 @@
+"""Recipes compose, and their errors name file, line and field."""
+
+import json
+
+import pytest
+
+from schemas.errors import RecipeError
+from schemas.recipe_file import json_schema, load_recipe, stage_training
+
+BASE = """\
+name: base
+sources:
+  web: {reader: jsonl, paths: ["*.jsonl"]}
+training: {batch_rows: 8, micro_batch_rows: 8}
+stages:
+  - {name: first, tokens: 1000, mixture: {web: 1}}
+"""
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_recipe_extends_another_and_set_changes_both(tmp_path):
+    write(tmp_path, "base.yaml", BASE)
+    path = write(tmp_path, "mine.yaml", "extends: base.yaml\nname: mine\ntraining: {micro_batch_rows: 4}\n")
+    recipe = load_recipe(path, ["training.optimizer.lr=0.01", "stages.0.tokens=5000"])
+    assert (recipe.name, recipe.training.batch_rows, recipe.training.micro_batch_rows) == ("mine", 8, 4)
+    assert recipe.training.optimizer.lr == 0.01
+    assert recipe.stages[0].tokens == 5000
+    assert recipe.sources["web"].paths == [str(tmp_path / "*.jsonl")]
+
+
+def test_stage_training_changes_the_recipes(tmp_path):
+    text = BASE.replace("mixture: {web: 1}}", "training: {early_stop: {patience: 4}, optimizer: {lr: 0.5}}}")
+    settings = stage_training(load_recipe(write(tmp_path, "r.yaml", text)), 0)
+    assert settings.early_stop is not None and settings.early_stop.patience == 4
+    assert (settings.optimizer.lr, settings.batch_rows) == (0.5, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (("reader: jsonl", "reader: jsonl, pathz: []"), [":3:", "sources.web.pathz", "did you mean 'paths'"]),
+        (("batch_rows: 8,", "batch_rowz: 8,"), [":4:", "training.batch_rowz", "did you mean 'batch_rows'"]),
+        (("tokens: 1000", "tokens: lots"), [":6:", "stages.0.tokens"]),
+        (("{web: 1}", "{wib: 1}"), ["unknown source 'wib'", "did you mean 'web'"]),
+        (("name: base", "name: Base!"), [":1:", "name"]),
+        (("name: base", "name: base\nmodle: {}"), [":2:", "did you mean 'model'"]),
+    ],
+)
+def test_errors_name_line_field_and_nearest(tmp_path, change, wanted):
+    path = write(tmp_path, "r.yaml", BASE.replace(*change))
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path)
+    for part in [str(path), *wanted]:
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "a: [", "name: \xff"])
+def test_what_is_no_recipe_is_refused_with_its_path(tmp_path, text):
+    path = tmp_path / "r.yaml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(RecipeError, match="r.yaml"):
+        load_recipe(path)
+
+
+def test_a_missing_recipe_and_a_loop_are_refused(tmp_path):
+    with pytest.raises(RecipeError, match="no such recipe"):
+        load_recipe(tmp_path / "none.yaml")
+    with pytest.raises(RecipeError, match="extends itself"):
+        load_recipe(write(tmp_path, "loop.yaml", "extends: loop.yaml\n"))
+
+
+@pytest.mark.parametrize("change", ["training", "training.batch_rows.x=1", "stages.7.tokens=1"])
+def test_a_wrong_set_is_refused(tmp_path, change):
+    with pytest.raises(RecipeError, match="--set"):
+        load_recipe(write(tmp_path, "r.yaml", BASE), [change])
+
+
+def test_a_stages_training_is_checked_when_the_recipe_is_read(tmp_path):
+    with pytest.raises(RecipeError, match=r"stages\[0\].*precision.*fp33"):
+        load_recipe(write(tmp_path, "r.yaml", BASE.replace("mixture: {web: 1}", "training: {precision: fp33}")))
+
+
+def test_more_than_seven_epochs_need_the_explicit_word(tmp_path):
+    text = BASE.replace("reader: jsonl", "reader: jsonl, max_epochs: 8")
+    with pytest.raises(RecipeError, match="allow_many_epochs"):
+        load_recipe(write(tmp_path, "r.yaml", text))
+    assert (
+        load_recipe(write(tmp_path, "s.yaml", text.replace("max_epochs: 8", "max_epochs: 8, allow_many_epochs: true")))
+        .sources["web"]
+        .epochs
+        == 8
+    )
+
+
+def test_every_field_of_the_schema_is_described():
+    schema = json_schema()
+    for name, definition in schema["$defs"].items():
+        for field, content in definition.get("properties", {}).items():
+            assert content.get("description"), f"{name}.{field} has no description"
+    json.dumps(schema)
