@@ -8,6 +8,7 @@ must be cut are dissolved into the largest gaps of the others.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from functools import partial
 
@@ -62,16 +63,14 @@ def pack(lengths: Integers, row_length: int, min_tail: int = 1, max_padding: flo
     document, offset, length, discarded = _split(lengths, row_length, min_tail)
     row, rows = _best_fit(np.argsort(-length, kind="stable"), length, row_length)
     dissolve = _rows_to_save(int(length.sum()), rows, row_length, max_padding)
-    fits = len(document)
     if dissolve:
-        document, offset, length, row, rows = _dissolve(document, offset, length, row, rows, row_length, min_tail, dissolve)
+        (document, offset, length, row), rows = _dissolve((document, offset, length, row), rows, row_length, min_tail, dissolve)
     order = np.lexsort((np.arange(len(row)), row))
     document, offset, length, row = document[order], offset[order], length[order], row[order]
     ends = np.cumsum(length)
     first = np.searchsorted(row, np.arange(rows))
     start = ends - length - (ends - length)[first][row] if rows else ends
     pieces = np.bincount(document[lengths[document] <= row_length], minlength=len(lengths))
-    assert fits <= len(document)
     return Packing(document, offset, length, row, start, rows, discarded, int(np.sum(pieces > 1)))
 
 
@@ -80,6 +79,55 @@ def _rows_to_save(tokens: int, rows: int, row_length: int, max_padding: float) -
     least = -(-tokens // row_length)
     allowed = int(tokens / (1 - max_padding) / row_length) if max_padding < 1 else rows
     return max(0, rows - max(least, allowed))
+
+
+def _dissolve(
+    pieces: tuple[Integers, Integers, Integers, Integers], rows: int, row_length: int, min_tail: int, count: int
+) -> tuple[tuple[Integers, Integers, Integers, Integers], int]:
+    """Cut the pieces of ``count`` rows into the gaps of the others: rows of few pieces first, so that few documents are cut."""
+    document, offset, length, row = pieces
+    gap = row_length - np.bincount(row, weights=length, minlength=rows).astype(np.int64)
+    open_rows = np.flatnonzero(gap > 0)
+    gone = open_rows[np.lexsort((open_rows, -gap[open_rows], np.bincount(row, minlength=rows)[open_rows]))][:count]
+    stays = np.ones(rows, dtype=bool)
+    stays[gone] = False
+    loose = np.flatnonzero(~stays[row])
+    loose = loose[np.argsort(-length[loose], kind="stable")]
+    gaps = [(-int(gap[r]), int(r)) for r in open_rows if stays[r]]
+    heapq.heapify(gaps)
+    cut: list[tuple[int, int, int, int]] = []
+    for piece in loose:
+        cut += _fill(int(document[piece]), int(offset[piece]), int(length[piece]), gaps, min_tail)
+    new = np.array(cut, dtype=np.int64).reshape(-1, 4).T
+    unplaced = new[3] < 0
+    number = np.cumsum(stays) - 1
+    new[3, ~unplaced] = number[new[3, ~unplaced]]
+    row_more, rows_more = _best_fit(np.argsort(-new[2, unplaced], kind="stable"), new[2, unplaced], row_length)
+    new[3, unplaced] = row_more + rows - len(gone)
+    kept = stays[row]
+    old = np.stack([document[kept], offset[kept], length[kept], number[row[kept]]])
+    done = np.concatenate([old, new], axis=1)
+    return (done[0], done[1], done[2], done[3]), rows - len(gone) + rows_more
+
+
+def _fill(document: int, offset: int, length: int, gaps: list[tuple[int, int]], min_tail: int) -> list[tuple[int, int, int, int]]:
+    """Cut one piece over the largest gaps (a heap of (-space, row)); what finds no gap has row -1. No cut is shorter than ``min_tail``."""
+    cut = []
+    while gaps:
+        space = -gaps[0][0]
+        size = length if length <= space else min(space, length - min_tail)
+        if size < min(length, min_tail):
+            break
+        row = gaps[0][1]
+        cut.append((document, offset, size, row))
+        if space > size:
+            heapq.heapreplace(gaps, (size - space, row))
+        else:
+            heapq.heappop(gaps)
+        offset, length = offset + size, length - size
+        if not length:
+            return cut
+    return [*cut, (document, offset, length, -1)]
 
 
 @kernel()
