@@ -1,0 +1,232 @@
+"""The catalogue: ``catalog.duckdb`` in a lake, with a view of every table, small summaries, and macros for the usual questions.
+
+Failure model. The file holds no truth: it is built from manifests and Parquet, under a temporary name, and renamed, so readers see the old
+one or the new one. It is built anew by whoever opens it after the lake was moved or has other content. Views hold absolute paths, so that
+any DuckDB client opens it from any folder; views of run tables are globs, so that they show a training run as it goes.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from pipelines.macros import MACROS, SUMMARIES
+from schemas.errors import LakeError
+from schemas.manifest import Entry, Snapshot, fingerprint, read_snapshot
+from schemas.segments import ends, read_segments
+from schemas.settings import Outcome, build
+from schemas.store import publish
+from schemas.tables import DOC_ID, TABLES
+
+CATALOG = "catalog.duckdb"
+CATALOG_VERSION = 1
+STORAGE_VERSION = "v1.0.0"
+"""Storage that DuckDB clients from 1.0 on open; the newest library writes a newer one by default."""
+
+RUN_TABLES = {"ledger": "ledger", "losses": "losses", "metrics": "metrics", "events": "events"}
+"""Tables written by stages, and the folder of each under ``runs/<run>/<position>-<stage>/``."""
+
+Connection = duckdb.DuckDBPyConnection
+
+
+@contextmanager
+def open_catalog(root: Path) -> Iterator[Connection]:
+    """Open the lake's catalogue read-only and locked down, after building it where it is absent or out of date.
+
+    The connection reads files of the lake only, cannot write any, loads no extension, and its configuration cannot be changed.
+
+    Raises:
+        LakeError: there is no lake.
+    """
+    if not root.is_dir():
+        raise LakeError("no such lake", where=str(root), fix="make one with `gristmill run RECIPE`, or name another with --lake")
+    if not is_current(root):
+        build_catalog(root)
+    with tempfile.TemporaryDirectory(prefix="gristmill-sql-") as spill, duckdb.connect(str(root / CATALOG), read_only=True) as db:
+        lock_down(db, root, Path(spill))
+        yield db
+
+
+def lock_down(db: Connection, root: Path, spill: Path) -> None:
+    """Limit a connection to reading the lake, for good (connections of one process to one file share their configuration)."""
+    if db.execute("SELECT current_setting('lock_configuration')").fetchone() == (True,):
+        return
+    db.execute(f"SET temp_directory = {literal(str(spill))}")
+    db.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
+    db.execute(f"SET allowed_directories = [{literal(str(root) + '/')}]")
+    db.execute("SET enable_external_access = false")
+    db.execute("SET lock_configuration = true")
+
+
+def is_current(root: Path) -> bool:
+    """Whether the lake's catalogue describes the lake as it is and where it is."""
+    path = root / CATALOG
+    if not path.is_file():
+        return False
+    try:
+        with duckdb.connect(str(path), read_only=True) as db:
+            row = db.execute("SELECT state FROM catalog_info").fetchone()
+    except duckdb.Error:
+        return False
+    return row is not None and row[0] == lake_state(root)
+
+
+def lake_state(root: Path) -> str:
+    """Fingerprint of everything that the catalogue's text depends on."""
+    marked = [root / "snapshots/current.json", *sorted(root.glob("runs/*/segments.json")), *sorted(root.glob("runs/*/*/outcome.json"))]
+    files = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in marked if path.is_file()]
+    present = [str(path.relative_to(root)) for path in sorted(root.glob("runs/*/*/*")) if path.name in RUN_TABLES and any(path.iterdir())]
+    return fingerprint(CATALOG_VERSION, str(root), files, present)
+
+
+def build_catalog(root: Path) -> None:
+    """Write the catalogue of the lake's current snapshot and runs."""
+    state = lake_state(root)
+    has_snapshot = (root / "snapshots/current.json").is_file()
+    snapshot = read_snapshot(root) if has_snapshot else Snapshot("", {})
+
+    def write(path: Path) -> None:
+        with duckdb.connect(":memory:") as db:
+            db.execute(f"ATTACH {literal(str(path))} AS catalog (STORAGE_VERSION '{STORAGE_VERSION}')")
+            db.execute("USE catalog")
+            fill(db, root, snapshot, state)
+            db.execute("USE memory; DETACH catalog")
+
+    publish(root, CATALOG, write)
+
+
+def fill(db: Connection, root: Path, snapshot: Snapshot, state: str) -> None:
+    """Create all views, summaries and macros in the connection's current database."""
+    _create_info(db, root, snapshot, state)
+    _create_runs(db, root)
+    for table in sorted(TABLES, key=lambda name: name != "events"):  # views of run tables look at events
+        if table == "plans":
+            files = [str(path) for path in sorted(root.glob("runs/*/plan*/*.parquet"))]
+            db.execute(f"CREATE VIEW plans AS {_select('plans', files)}")
+        elif table in RUN_TABLES:
+            db.execute(f"CREATE VIEW {table} AS {_run_select(root, table)}")
+        else:
+            db.execute(f"CREATE VIEW {table} AS {snapshot_select(root, snapshot, table)}")
+    for statement in (*MACROS, *SUMMARIES):
+        db.execute(statement)
+
+
+def snapshot_select(root: Path, snapshot: Snapshot, table: str) -> str:
+    """A query for all rows of a table of a snapshot; documents carry their locator."""
+    if table == "documents":
+        return _documents(root, snapshot.steps.get("read", ()))
+    return _select(table, [str(root / file.path) for file in snapshot.files(table)])
+
+
+def _create_info(db: Connection, root: Path, snapshot: Snapshot, state: str) -> None:
+    db.execute("CREATE TABLE catalog_info (lake VARCHAR, snapshot VARCHAR, recipe VARCHAR, state VARCHAR)")
+    db.execute("INSERT INTO catalog_info VALUES (?, ?, ?, ?)", [str(root), snapshot.id if snapshot.steps else "", snapshot.recipe, state])
+
+
+def _create_runs(db: Connection, root: Path) -> None:
+    """Tables ``stages`` (how each stage ended) and ``segments`` (each run's order)."""
+    db.execute(
+        "CREATE TABLE stages (run VARCHAR, position INTEGER, stage VARCHAR, reason VARCHAR, detail VARCHAR, next_row BIGINT,"
+        " next_step BIGINT, first_loss DOUBLE, last_loss DOUBLE, heldout MAP(VARCHAR, DOUBLE), returned_rows BIGINT)"
+    )
+    for path in sorted(root.glob("runs/*/*-*/outcome.json")):
+        position, _, stage = path.parent.name.partition("-")
+        end: Outcome = build(Outcome, json.loads(path.read_text(encoding="utf-8")), str(path))
+        returned = sum(stop - start for _, start, stop in end.returned)
+        row = [path.parent.parent.name, int(position), stage, end.reason, end.detail, end.next_row, end.next_step]
+        db.execute(
+            "INSERT INTO stages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [*row, end.first_loss, end.last_loss, end.heldout, returned]
+        )
+    db.execute(
+        "CREATE TABLE segments (run VARCHAR, segment INTEGER, stage VARCHAR, first_row BIGINT, end_row BIGINT, first_step BIGINT,"
+        " batch BIGINT)"
+    )
+    for path in sorted(root.glob("runs/*/segments.json")):
+        segments = read_segments(path)
+        for number, (segment, end_row) in enumerate(zip(segments, ends(segments), strict=True)):
+            values = [path.parent.name, number, segment.stage, segment.first_row, end_row, segment.first_step, segment.batch]
+            db.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+
+def _documents(root: Path, entries: Sequence[Entry]) -> str:
+    shards = [(number, str(root / entry.files["documents"].path)) for number, entry in enumerate(entries) if "documents" in entry.files]
+    if not shards:
+        return f"SELECT *, NULL::UBIGINT AS locator FROM ({_select('documents', [])})"
+    places = ", ".join(f"({number}, {literal(path)})" for number, path in shards)
+    files = ", ".join(literal(path) for _, path in shards)
+    return (
+        f"SELECT {_columns('documents')}, (shard << 32 | file_row_number)::UBIGINT AS locator"
+        f" FROM read_parquet([{files}], filename = true, file_row_number = true, hive_partitioning = false)"
+        f" JOIN (VALUES {places}) AS shards (shard, filename) USING (filename)"
+    )
+
+
+def _select(table: str, files: Sequence[str]) -> str:
+    if not files:
+        empty = ", ".join(f'NULL::{sql_type(field.type)} AS "{field.name}"' for field in TABLES[table])
+        return f"SELECT {empty} WHERE false"
+    return f"SELECT {_columns(table)} FROM read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"
+
+
+def _run_select(root: Path, table: str) -> str:
+    """A run table of all stages, with run, position and stage from the path and whether a later attempt made the row void."""
+    folder = RUN_TABLES[table]
+    if not any(root.glob(f"runs/*/*/{folder}/[!.]*.parquet")):
+        plain = f"SELECT NULL::VARCHAR AS run, NULL::INTEGER AS position, NULL::VARCHAR AS stage, * FROM ({_select(table, [])})"
+    else:
+        glob = literal(f"{root}/runs/*/*/{folder}/[!.]*.parquet")
+        place = f"/runs/([^/]+)/([0-9]+)-([^/]+)/{folder}/"
+        plain = (
+            f"SELECT regexp_extract(filename, '{place}', 1) AS run, regexp_extract(filename, '{place}', 2)::INTEGER AS position,"
+            f" regexp_extract(filename, '{place}', 3) AS stage, {_columns(table)}"
+            f" FROM read_parquet({glob}, filename = true, hive_partitioning = false, union_by_name = true)"
+        )
+    if table == "events":
+        return plain
+    # A step is redone by every attempt, of this stage or a later one, that begins at or before it: only the last one counts.
+    return (
+        f"WITH rows AS ({plain}), starts AS (SELECT run, position, attempt, min(step) AS first FROM events"
+        " WHERE kind IN ('started', 'resumed') GROUP BY ALL)"
+        " SELECT rows.*, CASE WHEN EXISTS (SELECT 1 FROM starts WHERE starts.run = rows.run AND starts.first <= rows.step"
+        " AND (starts.position > rows.position OR (starts.position = rows.position AND starts.attempt > rows.attempt)))"
+        " THEN 'void' ELSE 'seen' END AS status FROM rows"
+    )
+
+
+def _columns(table: str) -> str:
+    """Columns of a table, ids as hex."""
+    return ", ".join(
+        f'lower(hex("{field.name}")) AS "{field.name}"' if field.type == DOC_ID else f'"{field.name}"' for field in TABLES[table]
+    )
+
+
+def sql_type(kind: pa.DataType) -> str:
+    """DuckDB's name of an Arrow type as the catalogue shows it."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"{sql_type(kind.value_type)}[]"
+    if pa.types.is_struct(kind):
+        fields = [kind.field(position) for position in range(kind.num_fields)]
+        return "STRUCT(" + ", ".join(f'"{field.name}" {sql_type(field.type)}' for field in fields) + ")"
+    names = {
+        DOC_ID: "VARCHAR",
+        pa.string(): "VARCHAR",
+        pa.large_string(): "VARCHAR",
+        pa.int64(): "BIGINT",
+        pa.int32(): "INTEGER",
+        pa.uint64(): "UBIGINT",
+        pa.uint32(): "UINTEGER",
+        pa.float64(): "DOUBLE",
+        pa.bool_(): "BOOLEAN",
+    }
+    return names[kind]
+
+
+def literal(text: str) -> str:
+    """An SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,101 @@
+"""What a run is asked to do: one typed model behind the command line's options and the form in Prefect's page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from schemas.errors import GristmillError, RecipeError, nearest
+from schemas.recipe import NAME, Recipe, Stage
+from schemas.recipe_file import load_recipe
+
+
+class RunParameters(BaseModel):
+    """Which recipe, in which lake, with what changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    recipe: Path
+    """The recipe's YAML file."""
+    lake: Path = Path("lake")
+    """The lake's folder; made when absent."""
+    changes: tuple[str, ...] = ()
+    """Changes to the recipe, each `dotted.field=value`."""
+    workers: int = Field(default=0, ge=0, le=4096)
+    """Shards worked on at once; 0 is one for each core."""
+    run: str | None = Field(default=None, pattern=NAME)
+    """Name of the training run; the recipe's own name by default. Runs on one lake have budgets of their own."""
+    sample: float = Field(default=1.0, gt=0, le=1)
+    """Share of documents to run on, drawn by hash of doc_id; token budgets of stages shrink alike."""
+    ranks: int = Field(default=1, ge=1, le=4096)
+    """Training processes; more than one are started by torchrun."""
+
+    @field_validator("recipe")
+    @classmethod
+    def _is_file(cls, recipe: Path) -> Path:
+        if not recipe.is_file():
+            raise ValueError(f"no such recipe: {recipe.absolute()}")
+        return recipe
+
+    @property
+    def root(self) -> Path:
+        """The lake, absolute."""
+        return self.lake.absolute()
+
+    def load(self) -> Recipe:
+        """Read the recipe with its changes, stages cut down to the sample.
+
+        Raises:
+            RecipeError: the recipe cannot be used.
+        """
+        recipe = load_recipe(self.recipe, self.changes)
+        if self.sample < 1:
+            stages = [_sampled(stage, self.sample, recipe) for stage in recipe.stages]
+            recipe = recipe.model_copy(update={"stages": stages})
+        return recipe
+
+    def run_name(self, recipe: Recipe) -> str:
+        """Folder of the run under ``runs/``."""
+        return self.run or (recipe.name if self.sample == 1 else f"{recipe.name}-sample")
+
+
+class StageParameters(RunParameters):
+    """A run's parameters and one of its stages."""
+
+    stage: str = Field(pattern=NAME)
+    """Stage name; every earlier stage must have ended."""
+
+
+def share(text: str) -> float:
+    """Read a share such as 1% or 0.01.
+
+    Raises:
+        GristmillError: not a number above 0 and at most 1.
+    """
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise GristmillError(f"{text!r} is not a share such as 1% or 0.01", where="--sample", fix="give more than 0 and at most 100%")
+    return value
+
+
+def stage_position(recipe: Recipe, name: str) -> int:
+    """Place of a stage in the curriculum.
+
+    Raises:
+        RecipeError: the recipe has no such stage.
+    """
+    names = [stage.name for stage in recipe.stages]
+    if name not in names:
+        raise RecipeError(f"no stage {name!r}{nearest(name, names)}" if names else "the recipe has no stages", where=recipe.name)
+    return names.index(name)
+
+
+def _sampled(stage: Stage, share: float, recipe: Recipe) -> Stage:
+    if stage.tokens == "rest":
+        return stage
+    least = recipe.training.batch_rows * recipe.pack.row_length
+    return stage.model_copy(update={"tokens": min(stage.tokens, max(least, round(stage.tokens * share)))})

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.query import QueryError, run_query
+
+
+def run(lake: Path, query: str, form: str) -> str:
+    out = io.StringIO()
+    run_query(lake, query, form, out)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_csv_and_json_hold_every_row(lake: Path) -> None:
+    query = "SELECT record, text, failures FROM documents JOIN verdicts USING (doc_id) ORDER BY record"
+    rows = list(csv.DictReader(io.StringIO(run(lake, query, "csv"))))
+    assert [row["record"] for row in rows] == list("01234")
+    assert json.loads(rows[1]["failures"]) == [{"rule": "too_dull", "value": 0.9, "threshold": 0.5}]
+    values = json.loads(run(lake, query, "json"))
+    assert values[3] == {"record": 3, "text": "a fourth text, kept", "failures": []}
+    assert json.loads(run(lake, query.replace("ORDER BY", "WHERE false ORDER BY"), "json")) == []
+
+
+def test_a_table_shows_markup_in_documents_as_text(lake: Path) -> None:
+    assert "[red]x[/red]" in run(lake, "SELECT '[red]x[/red]' AS v", "table")
+
+
+def test_a_table_says_when_rows_were_left_out(lake: Path) -> None:
+    assert "first 200 rows" in run(lake, "SELECT * FROM range(201)", "table")
+    assert "first 200 rows" not in run(lake, "SELECT * FROM range(200)", "table")
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["DROP VIEW documents", "COPY (SELECT 1) TO '{lake}/x.csv'", "SELECT 1; SELECT 2", "", "CREATE TABLE t (a INT)", "SET threads = 1"],
+)
+def test_only_one_reading_statement_is_run(lake: Path, query: str) -> None:
+    with pytest.raises(QueryError):
+        run(lake, query.format(lake=lake), "json")
+    assert not (lake / "x.csv").exists()
+
+
+def test_a_wrong_name_suggests_the_nearest(lake: Path) -> None:
+    with pytest.raises(QueryError, match="documents"):
+        run(lake, "SELECT * FROM document", "json")
+
+
+@pytest.mark.parametrize("query", ["DESCRIBE documents", "SHOW TABLES", "EXPLAIN SELECT 1", "FROM funnel()", "SUMMARIZE verdicts"])
+def test_asking_about_the_lake_is_reading(lake: Path, query: str) -> None:
+    assert json.loads(run(lake, query, "json"))
