@@ -1,0 +1,1 @@
+"""Deduplication: exact hashes, sketches, LSH join, exact verification, keep policies, overlap with a reference set."""
