@@ -57,7 +57,7 @@ class Order:
         shard_rows: rows of each shard, by lot, for every lot that the segments name.
 
     Raises:
-        ValueError: a lot without shards, allotments that overlap, or a source that runs out of rows before its segment ends.
+        ValueError: a lot without rows, allotments that overlap, or a source that runs out of rows before its segment ends.
     """
 
     def __init__(self, segments: Sequence[Segment], shard_rows: Mapping[str, Sequence[int]]) -> None:
@@ -71,6 +71,7 @@ class Order:
                 raise ValueError(f"lot {lot!r} is in the plan but has no rows")
         self._first = np.array([segment.first_row for segment in segments], dtype=np.int64)
         self._end = np.array(ends(segments), dtype=np.int64)
+        self.end = int(self._end.max(initial=0))
         # Stable by beginning, so that of two segments that begin at one position the later in the list is found.
         self._sorted = np.argsort(self._first, kind="stable")
         self._dealers = [
