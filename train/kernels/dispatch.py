@@ -1,0 +1,52 @@
+"""Which implementation an operation runs: eager torch, torch.compile of the same lines, or Triton."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Literal, TypeVar
+
+import torch
+
+Impl = Literal["auto", "eager", "compile", "triton"]
+IMPLS = ("auto", "eager", "compile", "triton")
+
+_HAS_TRITON = find_spec("triton") is not None
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+def choose(impl: Impl, tensor: torch.Tensor) -> str:
+    """Return ``"eager"``, ``"compile"`` or ``"triton"``: ``"auto"`` is Triton on CUDA where triton is installed, else eager.
+
+    Inside a region that is being compiled, ``"compile"`` is eager: the lines are traced with their surroundings.
+
+    Raises:
+        ValueError: for an unknown name, or Triton where it cannot run.
+    """
+    if impl not in IMPLS:
+        raise ValueError(f"unknown kernel implementation {impl!r}; choose one of {', '.join(IMPLS)}")
+    if impl == "auto":
+        return "triton" if tensor.is_cuda and _HAS_TRITON else "eager"
+    if impl == "compile" and torch.compiler.is_compiling():
+        return "eager"
+    if impl == "triton" and not _HAS_TRITON:
+        raise ValueError("impl='triton' needs the package triton; install the one that belongs to this torch, or use impl='auto'")
+    if impl == "triton" and not tensor.is_cuda and not _INTERPRETED:
+        raise ValueError(
+            f"impl='triton' needs a CUDA tensor, got one on {tensor.device} (TRITON_INTERPRET=1 runs kernels on the CPU, for tests)"
+        )
+    return impl
+
+
+@functools.cache
+def compiled(function: _F) -> _F:
+    """Return ``torch.compile`` of a function, made once."""
+    return torch.compile(function)
+
+
+def arithmetic(*tensors: torch.Tensor) -> torch.dtype:
+    """Return the dtype operations compute in: FP64 if any tensor is, else FP32."""
+    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
