@@ -38,7 +38,6 @@ LENGTHS = pa.schema(
     [
         ("doc_id", DOC_ID),
         ("locator", pa.uint64()),
-        ("source", pa.string()),
         ("held_out", pa.bool_()),
         ("tokens", pa.int64()),
         ("bytes", pa.int64()),
@@ -246,7 +245,7 @@ def tokenize_step(tokenizer: Entry, read: Sequence[Entry], verdicts: Sequence[En
     shards = []
     for shard, (documents, judged) in enumerate(zip(read, verdicts, strict=True)):
         paths = {"documents": file_of(documents, "documents"), "verdicts": file_of(judged, "verdicts")}
-        task = {"shard": shard, "tokenizer": file.path, "source": documents.label.partition("/")[0], **paths}
+        task = {"shard": shard, "tokenizer": file.path, **paths}
         shards.append(Shard(documents.label, [documents.key, judged.key, shard], task))
     return Step("tokenize", 1, {"tokenizer": file.checksum}, _tokenize, processes=True), shards
 
@@ -267,7 +266,7 @@ def _tokenize(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     held_out = np.equal(column_array(judged, "state").to_pylist(), "held_out")
     sizes, lengths = judged.column("bytes").to_numpy(), np.diff(offsets)
     table = pa.table(
-        [judged.column("doc_id"), judged.column("locator"), pa.repeat(task["source"], len(sizes)), pa.array(held_out), lengths, sizes],
+        [judged.column("doc_id"), judged.column("locator"), pa.array(held_out), lengths, sizes],
         schema=LENGTHS,
     )
     writer.publish("lengths", "parquet", lambda path: pq.write_table(table, path, compression="zstd"), table.num_rows)

@@ -184,6 +184,8 @@ class Pack(Strict):
     """Difficulty bins of sources that declare a difficulty."""
     min_tail: int = Field(default=8, ge=1)
     """Shorter pieces of cut documents are discarded (and counted)."""
+    max_padding: float = Field(default=0.005, ge=0, le=1)
+    """Share of empty positions above which documents that fit into a row are cut to fill gaps; 1 never cuts them."""
 
 
 class Stage(Strict):

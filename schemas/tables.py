@@ -122,7 +122,7 @@ LOTS = pa.schema(
         column("lot", pa.string(), "lot id: source, split, repeat class, difficulty bin, row length, fingerprint"),
         column("source", pa.string(), "source name"),
         column("split", pa.string(), "train or holdout"),
-        column("repeats", pa.int32(), "how often each of its documents may be used over the whole run"),
+        column("repeats", pa.int32(), "how often each of its documents may be used over the whole run; 0 when held out"),
         column("bin", pa.int32(), "difficulty bin, 0 the easiest; 0 when the source declares no difficulty"),
         column("row_length", pa.int32(), "tokens in a row"),
         column("rows", pa.int64(), "rows"),
@@ -130,6 +130,7 @@ LOTS = pa.schema(
         column("padding", pa.int64(), "positions left empty"),
         column("discarded", pa.int64(), "tokens of document tails not packed"),
         column("documents", pa.int64(), "documents"),
+        column("pieces", pa.int64(), "document pieces in rows; the first token of each has nothing before it, so it is not predicted"),
         column("bytes", pa.int64(), "UTF-8 bytes of its documents' text"),
     ]
 )

@@ -1,0 +1,201 @@
+"""Lots: rows hold exactly the kept and held-out documents, whatever the workers, and every token is accounted for."""
+
+import json
+from collections import defaultdict
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.engine import LocalExecutor
+from curate.lots import build_lots, read_lots
+from curate.step import Silent
+from curate.tokenize import load_tokenizer
+from schemas.errors import GristmillError
+from schemas.manifest import read_snapshot
+from tests.curate.judged_lake import doc_id, judged, made_shards, recipe
+
+SHARDS = made_shards()
+
+
+def build(root, workers=1, executor=None, **changes):
+    return build_lots(root, recipe(**changes), judged(root, SHARDS), executor or LocalExecutor(workers), Silent())
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    root = tmp_path_factory.mktemp("lake")
+    build(root)
+    return root
+
+
+def texts_of(state, source=None):
+    return {doc_id(s, number): text for s, documents in SHARDS for number, text, st, _ in documents if st == state and source in (None, s)}
+
+
+def table(root, name):
+    snapshot = read_snapshot(root)
+    return pa.concat_tables([pq.read_table(root / file.path, partitioning=None) for file in snapshot.files(name)])
+
+
+def documents_in_rows(root, split):
+    """Token ids of each document put together from the rows by the table ``rows``."""
+    snapshot = read_snapshot(root)
+    lots = {line["lot"]: line for line in table(root, "lots").to_pylist() if line["split"] == split}
+    arrays = {lot: [] for lot in lots}
+    for shard in snapshot.files("shards"):
+        with pa.memory_map(str(root / shard.path)) as source:
+            batch = pa.ipc.open_file(source).get_batch(0)
+            lot = batch.schema.metadata[b"lot"].decode()
+            if lot in lots:
+                arrays[lot].append(batch.column("tokens").flatten().to_numpy().reshape(batch.num_rows, -1))
+    rows = {lot: np.concatenate(parts) for lot, parts in arrays.items()}
+    pieces = defaultdict(list)
+    for row in table(root, "rows").to_pylist():
+        if row["lot"] in lots:
+            tokens = rows[row["lot"]][row["row"], row["start"] : row["start"] + row["tokens"]]
+            pieces[row["doc_id"]].append((row["offset"], tokens))
+    return {key: np.concatenate([tokens for _, tokens in sorted(parts, key=lambda part: part[0])]) for key, parts in pieces.items()}
+
+
+@pytest.mark.parametrize(("split", "state"), [("train", "kept"), ("holdout", "held_out")])
+def test_every_text_is_recovered_from_its_rows(tmp_path, split, state):
+    build(tmp_path, pack={"row_length": 64, "rows_per_shard": 50, "bins": 3, "min_tail": 1})
+    tokenizer = load_tokenizer(tmp_path / read_snapshot(tmp_path).steps["tokenizer"][0].files["tokenizer"].path)
+    found = documents_in_rows(tmp_path, split)
+    expected = texts_of(state)
+    assert set(found) == set(expected)
+    for key, text in expected.items():
+        assert (found[key][0], found[key][-1]) == (tokenizer.bos, tokenizer.eos)
+        assert tokenizer.decode(found[key]) == text
+
+
+def test_boundaries_in_the_row_agree_with_the_table_of_rows(lake):
+    by_row = defaultdict(list)
+    for row in table(lake, "rows").to_pylist():
+        by_row[row["lot"], row["row"]].append((row["start"] + row["tokens"], row["doc_id"]))
+    seen = 0
+    first = defaultdict(int)
+    for shard in read_snapshot(lake).files("shards"):
+        with pa.memory_map(str(lake / shard.path)) as source:
+            reader = pa.ipc.open_file(source)
+            assert reader.num_record_batches == 1
+            assert set(reader.schema.metadata) >= {b"lot", b"source", b"tokenizer", b"row_length"}
+            lot = reader.schema.metadata[b"lot"].decode()
+            for line in reader.get_batch(0).to_pylist():
+                assert list(zip(line["ends"], line["doc_ids"])) == by_row[lot, first[lot]]
+                assert line["ends"] == sorted(line["ends"])
+                first[lot] += 1
+                seen += 1
+    assert seen == len(by_row) == sum(line["rows"] for line in table(lake, "lots").to_pylist())
+
+
+def test_workers_and_completion_order_change_no_byte(lake, tmp_path):
+    class Backwards(LocalExecutor):
+        def run(self, function, tasks, processes):
+            return iter(list(super().run(function, tasks, False))[::-1])
+
+    build(tmp_path / "many", workers=3)
+    build(tmp_path / "back", executor=Backwards(2))
+    assert published(tmp_path / "many") == published(lake) == published(tmp_path / "back")
+
+
+def published(root):
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_a_second_build_does_nothing_and_gives_the_same(lake):
+    before = read_snapshot(lake)
+
+    class Idle(LocalExecutor):
+        def run(self, function, tasks, processes):
+            assert not tasks
+            return iter(())
+
+    assert build(lake, executor=Idle(1)).id == before.id
+
+
+def test_tokens_are_conserved_by_sql(lake):
+    lots, rows = table(lake, "lots"), table(lake, "rows")
+    made = {"train": 0, "holdout": 0}
+    for entry in read_snapshot(lake).steps["tokenize"]:
+        made["train"] += entry.counts["tokens"] + 2 * entry.counts["documents"]
+        made["holdout"] += entry.counts["held_out_tokens"] + 2 * entry.counts["held_out_documents"]
+    summed = duckdb.sql("SELECT split, sum(rows.tokens) FROM rows JOIN lots USING (lot) GROUP BY split").fetchall()
+    discarded = dict(duckdb.sql("SELECT split, sum(discarded) FROM lots GROUP BY split").fetchall())
+    assert {split: int(tokens) + int(discarded[split]) for split, tokens in summed} == made
+    assert discarded["train"] > 0
+
+
+def test_a_lost_row_fails_the_run(tmp_path, monkeypatch):
+    import curate.lots as lots
+
+    write = lots._pack
+
+    def lossy(writer, task):
+        original = writer.table
+        writer.table = lambda name, rows: original(name, rows.slice(1) if task["group"] == 0 else rows)
+        return write(writer, task)
+
+    monkeypatch.setattr(lots, "_pack", lossy)
+    with pytest.raises(GristmillError, match="tokens were made, but"):
+        build(tmp_path)
+
+
+def test_lots_follow_source_split_repeats_and_exact_bins(lake):
+    lines = table(lake, "lots").to_pylist()
+    assert {(line["source"], line["split"], line["repeats"], line["bin"]) for line in lines} == {
+        *(("books", "train", 4, level) for level in range(3)),
+        ("books", "holdout", 0, 0),
+        ("web", "train", 1, 0),
+        ("web", "holdout", 0, 0),
+    }
+    difficulty = {doc_id(s, number): lines for s, documents in SHARDS for number, _, _, lines in documents}
+    kept = sorted(texts_of("kept", "books"), key=lambda key: (difficulty[key], key))
+    level = {key: place * 3 // len(kept) for place, key in enumerate(kept)}
+    bin_of = {line["lot"]: line["bin"] for line in lines if (line["source"], line["split"]) == ("books", "train")}
+    packed = {row["doc_id"]: bin_of[row["lot"]] for row in table(lake, "rows").to_pylist() if row["lot"] in bin_of}
+    assert packed == level
+
+
+def test_padding_and_shard_sizes(lake):
+    snapshot = read_snapshot(lake)
+    for entry in snapshot.steps["pack"]:
+        assert entry.counts["padding"] < max(2 * 64, 0.005 * 64 * entry.counts["rows"])
+        assert entry.files["shards"].rows == entry.counts["rows"] <= 75
+    assert len({entry.label.partition("/")[0] for entry in snapshot.steps["pack"]}) < len(snapshot.steps["pack"])
+
+
+def test_the_trainer_gets_lots_with_files_and_bytes_per_token(lake):
+    found = read_lots(lake, read_snapshot(lake))
+    for line in found.lines:
+        lot = found.lots[line["lot"]]
+        assert lot.rows == line["rows"]
+        assert all((lake / shard.path).is_file() for shard in lot.shards)
+        assert 1 < lot.bytes_per_token < 10
+
+
+def test_datasets_opens_the_shards(lake, tmp_path):
+    import datasets
+
+    lot = next(iter(read_lots(lake, read_snapshot(lake)).lots.values()))
+    opened = datasets.load_dataset("arrow", data_files=[str(lake / s.path) for s in lot.shards], split="train", streaming=True)
+    first = next(iter(opened))
+    assert len(first["tokens"]) == 64
+    assert sum(1 for _ in opened) == lot.rows
+
+
+def test_a_difficulty_that_cannot_be_evaluated_names_its_source(tmp_path):
+    sources = json.loads(recipe().model_dump_json())["sources"]
+    for expression in ("n_no_such_signal", "max(n_bytes)", "(SELECT count(*) FROM read_text('/etc/hostname'))"):
+        sources["books"]["difficulty"] = expression
+        with pytest.raises(GristmillError, match="sources.books.difficulty"):
+            build(tmp_path, sources=sources)
+
+
+def test_nothing_kept_is_an_error_that_says_so(tmp_path):
+    snapshot = judged(tmp_path, [("web", [(0, "text", "dropped", 0)])])
+    with pytest.raises(GristmillError, match="no document was kept"):
+        build_lots(tmp_path, recipe(), snapshot, LocalExecutor(1), Silent())
