@@ -22,7 +22,7 @@ import pyarrow as pa
 from curate.dedup.exact import text_buffers
 from curate.dedup.shingles import document_shingles, in_chunks, longest, shingle_room, shingle_sets, word_table
 
-__all__ = ["SIGNATURE_VERSION", "Signatures", "SketchSettings", "sign", "sketch_values", "shingle_sets", "to_datasketch"]
+__all__ = ["SIGNATURE_VERSION", "Signatures", "SketchSettings", "shingle_sets", "sign", "sketch_values", "to_datasketch"]
 
 SIGNATURE_VERSION = 1
 """Changes whenever any text's signature does under equal settings."""
@@ -188,7 +188,7 @@ def _minhash(hashes, count, factors, offsets, low, sketch):  # type: ignore[no-u
 
 @numba.njit(nogil=True, cache=True)
 def _premix(hashes, count):  # type: ignore[no-untyped-def]
-    """datasketch's 32-bit finaliser over the low halves, in place."""
+    """Datasketch's 32-bit finaliser over the low halves, in place."""
     for i in range(count):
         x = np.uint32(hashes[i])
         x = np.uint32(x ^ np.uint32(x >> np.uint32(16)))

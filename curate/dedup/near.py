@@ -1,0 +1,151 @@
+"""Near-duplicates of a set of documents: LSH join, a look at the small sketches, exact verification, a keep policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from curate.dedup.graph import candidate_graph
+from curate.dedup.join import join
+from curate.dedup.leader import MAX_LEADERS, Progress, decide_leaders
+from curate.dedup.sketch import Signatures, SketchSettings
+from curate.dedup.transitive import decide_transitive
+from curate.dedup.verify import BATCH_SHINGLES, FetchTexts, Int64, exact_jaccard
+
+NEAR_VERSION = 1
+"""Changes whenever equal signatures, texts and preferences give other duplicates."""
+
+_DEVIATIONS = 5.0
+"""A candidate whose sketch lies this many standard deviations below the threshold is not read again."""
+
+
+@dataclass(frozen=True)
+class NearDuplicates:
+    """Documents that go, with what they duplicate, and the facts that alarms are raised on."""
+
+    document: Int64
+    """Indices of the dropped documents, ascending."""
+    kept: Int64
+    """For each, the index of the kept document: its cluster's id."""
+    similarity: npt.NDArray[np.float64]
+    """For each, the exact Jaccard similarity to the kept document; with the leader policy never below the threshold."""
+    candidates: int
+    """Documents that share a band with another."""
+    comparisons: int
+    """Pairs that the policy asked to compare."""
+    verified: int
+    """Pairs of these whose texts were read again; the others' sketches lie far below the threshold."""
+    rounds: int
+    """Rounds of comparisons."""
+    largest_cluster: int
+    """Documents of the largest cluster, the kept one included; 0 without duplicates."""
+    largest_bucket: int
+    """Documents of the largest LSH bucket."""
+    oversized_buckets: int
+    """Buckets that stopped comparing at the limit of leaders with members left."""
+
+
+@numba.njit(nogil=True, cache=True)
+def _agreements(sketch, left, right, out):  # type: ignore[no-untyped-def]
+    """Equal sketch bytes of pairs of rows."""
+    for p in range(len(left)):
+        equal = np.int32(0)
+        for j in range(sketch.shape[1]):
+            equal += np.int32(sketch[left[p], j] == sketch[right[p], j])
+        out[p] = equal
+
+
+def _least_agreement(k: int, threshold: float) -> float:
+    """Equal sketch entries below which a pair is not read again."""
+    return k * threshold - _DEVIATIONS * float(np.sqrt(k * threshold * (1.0 - threshold)))
+
+
+class _Verifier:
+    """Similarities of pairs, 0 where the small sketches show that they are far below the threshold."""
+
+    def __init__(self, signatures: Signatures, fetch_texts: FetchTexts, threshold: float, budget: int, threads: int) -> None:
+        self._signatures, self._fetch, self._budget, self._threads = signatures, fetch_texts, budget, threads
+        self._least = _least_agreement(signatures.settings.k, threshold)
+        self.verified = 0
+
+    def measure(self, left: Int64, right: Int64) -> npt.NDArray[np.float64]:
+        self.verified += len(left)
+        return exact_jaccard(
+            left, right, self._signatures.shingles, self._fetch, self._signatures.settings.shingle, self._budget, self._threads
+        )
+
+    def __call__(self, left: Int64, right: Int64) -> npt.NDArray[np.float64]:
+        equal = np.empty(len(left), np.int32)
+        _agreements(self._signatures.sketch, left, right, equal)
+        close = np.flatnonzero(equal >= self._least)
+        out = np.zeros(len(left))
+        if len(close):
+            out[close] = self.measure(left[close], right[close])
+        return out
+
+
+def find_near_duplicates(
+    signatures: Signatures,
+    preference: npt.NDArray[Any],
+    fetch_texts: FetchTexts,
+    settings: SketchSettings,
+    threshold: float = 0.8,
+    policy: Literal["leader", "transitive"] = "leader",
+    locked: npt.NDArray[np.bool_] | None = None,
+    progress: Progress | None = None,
+    *,
+    max_leaders: int = MAX_LEADERS,
+    memory_limit: int = 4 << 30,
+    batch_shingles: int = BATCH_SHINGLES,
+    threads: int = 1,
+) -> NearDuplicates:
+    """Finds the documents to drop.
+
+    Args:
+        signatures: Of all documents; its arrays may be memory-mapped.
+        preference: Rank of each document, shape (documents,), integers or floats: the smallest is kept first. Documents that
+            share a band must have different ranks.
+        fetch_texts: Gives the texts of documents by ascending index; called with batches of candidates only.
+        settings: What the signatures must have been made with.
+        threshold: Least exact Jaccard similarity of duplicates.
+        policy: leader: a document goes only when a kept one is verified similar to it. transitive: one document of each
+            connected component stays.
+        locked: Documents kept in earlier generations, shape (documents,): they come before all others in preference, are
+            not compared with each other, and are never dropped.
+        progress: Called with (done, total) after each batch.
+        max_leaders: Kept documents that one bucket compares with its other members.
+        memory_limit: Bytes of working memory for the LSH join.
+        batch_shingles: Shingles of one batch of texts; memory is about 16 bytes for each.
+        threads: Threads for shingling. The result depends on none of the last three.
+
+    Returns:
+        Dropped documents and facts for alarms.
+
+    Raises:
+        ValueError: For signatures of other settings, arrays of unequal length, a threshold outside (0, 1], or tied ranks.
+    """
+    if signatures.settings.fingerprint != settings.fingerprint:
+        raise ValueError(f"signatures were made with {signatures.settings.fingerprint}, not with {settings.fingerprint}: sign again")
+    if not 0.0 < threshold <= 1.0:
+        raise ValueError(f"threshold = {threshold}: a similarity above 0, at most 1")
+    for name, values in (("preference", preference), ("locked", locked)):
+        if values is not None and len(values) != len(signatures):
+            raise ValueError(f"{name} has {len(values)} entries for {len(signatures)} documents")
+    if policy not in ("leader", "transitive"):
+        raise ValueError(f"policy = {policy!r}: it is leader or transitive")
+    buckets = join(signatures.bands, memory_limit)
+    graph = candidate_graph(buckets, preference, locked)
+    verify = _Verifier(signatures, fetch_texts, threshold, batch_shingles, threads)
+    if policy == "leader":
+        found = decide_leaders(graph, verify, threshold, max_leaders, progress)
+    else:
+        found = decide_transitive(graph, verify, verify.measure, threshold, max_leaders, progress)
+    clusters = np.unique(found.kept, return_counts=True)[1]
+    return NearDuplicates(
+        found.dropped, found.kept, found.similarity, len(graph.documents), found.comparisons, verify.verified, found.rounds,
+        int(clusters.max(initial=-1)) + 1, buckets.largest, found.oversized,
+    )  # fmt: skip
