@@ -10,12 +10,15 @@ import torch
 from torch import nn
 
 from schemas.errors import nearest
+from train.optim.adafactor import Adafactor
 from train.optim.adamw import adamw
+from train.optim.came import CAME
 from train.optim.groups import parameter_groups
+from train.optim.sophia import Sophia
 
 Factory = Callable[..., torch.optim.Optimizer]
 
-OPTIMIZERS: dict[str, Factory] = {"adamw": adamw}
+OPTIMIZERS: dict[str, Factory] = {"adamw": adamw, "adafactor": Adafactor, "came": CAME, "sophia": Sophia}
 """Name to factory. A factory takes parameter groups; its keyword arguments are the optimizer's options."""
 
 
@@ -48,7 +51,7 @@ def build_optimizer(
     if name not in OPTIMIZERS:
         raise ValueError(f"unknown optimizer {name!r}{nearest(name, OPTIMIZERS)} (allowed: {', '.join(sorted(OPTIMIZERS))})")
     factory = OPTIMIZERS[name]
-    known = set(inspect.signature(factory).parameters) - {"groups"}
+    known = set(inspect.signature(factory).parameters) - {"groups", "lr", "weight_decay"}
     allowed = known - {"warmup_steps"}
     for option in options:
         if option not in allowed:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch.distributed.tensor import DTensor
 
+from train.optim.shards import local_of
+
 
 def mean_square(tensors: Iterable[torch.Tensor]) -> float:
     """Return the mean square over the elements of all tensors (over all shards: every rank must call); 0 for none."""
@@ -24,15 +26,10 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     Counts every tensor of the optimizer's state that has more than one element, so step counters do not blur small models.
     """
     held = sum(
-        local(value).nbytes
+        local_of(value).nbytes
         for state in optimizer.state.values()
         for value in state.values()
         if isinstance(value, torch.Tensor) and value.numel() > 1
     )
-    parameters = sum(local(p).numel() for group in optimizer.param_groups for p in group["params"])
+    parameters = sum(local_of(p).numel() for group in optimizer.param_groups for p in group["params"])
     return {"state_bytes": float(held), "state_bytes_per_parameter": held / max(1, parameters)}
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's shard of a DTensor, or the tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

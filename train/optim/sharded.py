@@ -1,0 +1,200 @@
+"""The base of the own optimizers: sharded parameters, FP32 states, BF16 weights, and a report."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from train.optim.figures import state_bytes
+from train.optim.shards import Place, Rule, local_of, place_of, process_groups, run
+from train.optim.weights import ROUNDINGS, Part, arithmetic, noise_for
+
+State = dict[str, Any]
+
+
+class ShardedOptimizer(torch.optim.Optimizer):
+    """An optimizer whose rule sees one rank's part of a parameter and sums over all parts.
+
+    Subclasses give ``_start`` (the state of a parameter), ``_rule`` (the update, see ``train.optim.shards``) and ``_figures``.
+    Sharded (DTensor: FSDP2, tensor parallel) and whole parameters give the same update up to the rounding of the sums. States are
+    FP32 (FP64 for FP64 parameters) whatever the parameter is, after ``load_state_dict`` too. ``_seen`` keeps, by parameter name, what
+    ``report`` wants to know of the last step.
+
+    Args:
+        groups: parameter groups, parameters named or not.
+        defaults: settings of each group, ``lr`` and ``weight_decay`` among them.
+        rounding: how BF16 parameters are written: stochastic, master (an FP32 copy is the truth, 4 bytes) or nearest.
+        seed: seed of stochastic rounding.
+    """
+
+    _placed: list[tuple[Place, dist.ProcessGroup | None]] | None
+    _seen: dict[str, Any]
+
+    def __init__(self, groups: Iterable[Any], defaults: dict[str, Any], *, rounding: str, seed: int) -> None:
+        if rounding not in ROUNDINGS:
+            raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {rounding!r}")
+        super().__init__(groups, {**defaults, "rounding": rounding, "seed": seed})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore groups and states, and forget what is derived from them."""
+        super().__setstate__(state)
+        self._forget()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; parameters must be dense and floating, and FP16 ones need ``rounding="master"`` or ``"nearest"``."""
+        super().add_param_group(param_group)
+        self._forget()
+        group = self.param_groups[-1]
+        for parameter, name in zip(group["params"], self._names(len(self.param_groups) - 1), strict=True):
+            if not parameter.is_floating_point():
+                raise ValueError(f"{name} is {parameter.dtype}: only floating parameters can be optimized")
+            if parameter.dtype == torch.float16 and group["rounding"] == "stochastic":
+                raise ValueError(f"{name} is FP16, and stochastic rounding is for BF16: set rounding to 'master'")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient; returns what ``closure`` does.
+
+        Raises:
+            ValueError: a sparse gradient.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        rules = []
+        for parameter, name, group, place, process_group in self._parameters():
+            if parameter.grad is not None:
+                state = self.state[parameter] or self._begin(parameter, group, place)
+                state["step"] += 1
+                rules.append((self._rule(self._part(parameter, name, group, place), group, state), place, process_group))
+        run(rules)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state as it was saved. torch would cast it to the parameters' dtype, which rounds FP32 states to BF16."""
+        loaded: dict[str, Any] = {}
+        hook = self.register_load_state_dict_pre_hook(lambda _, final: loaded.update(final))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+        keys = chain.from_iterable(group["params"] for group in loaded["param_groups"])
+        parameters = chain.from_iterable(group["params"] for group in self.param_groups)
+        for key, parameter in zip(keys, parameters, strict=True):
+            for name, value in loaded["state"].get(key, {}).items():
+                if isinstance(value, torch.Tensor):
+                    device = "cpu" if name == "step" else parameter.device
+                    self.state[parameter][name] = value.detach().to(device=device, copy=True)
+
+    @torch.no_grad()
+    def report(self) -> dict[str, float]:
+        """Return figures of the last step; every rank must call it (one collective).
+
+        Returns:
+            ``update_rms``: RMS of the direction over all elements, before the learning rate. ``share_clipped``: share of elements whose
+            update was clipped. ``state_bytes`` on this rank and ``state_bytes_per_parameter``.
+        """
+        sums: list[torch.Tensor] = []
+        count = 0
+
+        def measure(figures: list[torch.Tensor]) -> Rule:
+            sums.append(torch.stack((yield figures)).double().cpu())
+
+        rules = []
+        for parameter, name, group, place, process_group in self._parameters():
+            if self.state.get(parameter):
+                count += parameter.numel()
+                part = self._part(parameter, name, group, place)
+                rules.append((measure(self._figures(part, group, self.state[parameter])), place, process_group))
+        run(rules)
+        squares, clipped = torch.stack(sums).sum(0).tolist() if sums else (0.0, 0.0)
+        update_rms = math.sqrt(squares / max(1, count))
+        return {"update_rms": update_rms, "share_clipped": clipped / max(1, count), **state_bytes(self)}
+
+    @abstractmethod
+    def _start(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
+        """Return the state before the first step; tensors shaped like the parameter must be made by ``like``."""
+
+    @abstractmethod
+    def _rule(self, part: Part, group: dict[str, Any], state: State) -> Rule:
+        """Update one part. ``state["step"]`` is already this step's number, from 1."""
+
+    @abstractmethod
+    def _figures(self, part: Part, group: dict[str, Any], state: State) -> list[torch.Tensor]:
+        """Return this part's sum of squares of the last direction and its number of clipped elements."""
+
+    def _begin(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
+        state = self.state[parameter]
+        state["step"] = torch.zeros(())
+        if group["rounding"] == "master" and parameter.dtype in (torch.bfloat16, torch.float16):
+            state["master"] = parameter.detach().to(torch.float32)
+        state.update(self._start(parameter, group, place))
+        return state
+
+    def _part(self, parameter: torch.Tensor, name: str, group: dict[str, Any], place: Place) -> Part:
+        state = self.state[parameter]
+        noise = None
+        if parameter.dtype == torch.bfloat16 and group["rounding"] == "stochastic":
+            generator = torch.Generator(parameter.device)
+            noise = noise_for(generator, seed=group["seed"], name=name, step=int(state["step"]), offset=place.offset)
+        weights, master = _vector(local_of(parameter)), state.get("master")
+        return Part(
+            name=name,
+            weights=weights,
+            grad=weights if parameter.grad is None else _vector(_local_grad(parameter, name)),
+            master=None if master is None else _vector(local_of(master)),
+            place=place,
+            noise=noise,
+        )
+
+    def _parameters(self) -> Iterable[tuple[torch.Tensor, str, dict[str, Any], Place, dist.ProcessGroup | None]]:
+        listed = [
+            (parameter, name, group)
+            for index, group in enumerate(self.param_groups)
+            for parameter, name in zip(group["params"], self._names(index), strict=True)
+        ]
+        if self._placed is None:
+            places = [place_of(parameter, name) for parameter, name, _ in listed]
+            self._placed = list(zip(places, process_groups(places), strict=True))
+        return [(*parameter, *placed) for parameter, placed in zip(listed, self._placed, strict=True)]
+
+    def _names(self, index: int) -> list[str]:
+        group = self.param_groups[index]
+        names: list[str] = group.get("param_names") or [f"parameter {index}.{i}" for i in range(len(group["params"]))]
+        return names
+
+    def _forget(self) -> None:
+        self._placed = None
+        self._seen = {}
+
+
+def like(parameter: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return zeros shaped and sharded as a parameter, FP32 (FP64 for FP64) unless a dtype is given."""
+    return torch.zeros_like(parameter, dtype=dtype or arithmetic(parameter), requires_grad=False)
+
+
+def vector(state: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a state that is shaped as its parameter, with at least one dimension."""
+    return _vector(local_of(state))
+
+
+def _vector(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(1) if tensor.ndim == 0 else tensor
+
+
+def _local_grad(parameter: torch.Tensor, name: str) -> torch.Tensor:
+    grad = parameter.grad
+    assert grad is not None
+    if grad.is_sparse:
+        raise ValueError(f"{name} has a sparse gradient: use a dense embedding (sparse=False)")
+    if isinstance(parameter, DTensor) and isinstance(grad, DTensor) and grad.placements != parameter.placements:
+        grad = grad.redistribute(placements=parameter.placements)
+    return local_of(grad)
