@@ -26,7 +26,7 @@ _GOPHER_QUALITY = {
     "n_content_words": "words that hold any code point outside the punctuation set",
     "content_word_chars": "summed length of those words",
     "n_alpha_words": "words that hold an alphabetic code point",
-    "n_stop_words": "how many of the, be, to, of, and, that, have, with occur at least once as a word in lower case (0 to 8)",
+    "n_stop_words": "how many of the, be, to, of, and, that, have, with occur as words, in lower case (0 to 8)",
     "n_hashes": "number signs",
     "n_ellipses": "occurrences of three full stops, not overlapping, and of U+2026",
     "n_text_lines": "lines by Unicode's line boundaries (CR, LF, VT, FF, FS to RS, NEL, LS, PS)",
@@ -42,7 +42,7 @@ _GOPHER_REPETITION = {
     "n_dup_lines": "second and later occurrences of such a line",
     "dup_line_chars": "summed length of those",
     **{
-        f"top_{n}_gram_chars": f"occurrences of the most frequent word {n}-gram (the first met among ties) times its length joined by spaces"
+        f"top_{n}_gram_chars": f"occurrences of the top word {n}-gram (first met among ties) times its length joined by spaces"
         for n in (2, 3, 4)
     },
     **{
@@ -65,9 +65,9 @@ _C4 = {
 }
 
 _READING = {
-    "n_sentences": "sentence ends: one of . ! ? U+2026, closing quotes or brackets after it, then white space or the end of the text; or a full-width mark",
+    "n_sentences": "full-width sentence marks, and . ! ? U+2026 with white space or the end after them and any closing quotes or brackets",
     "n_syllables": "vowel groups of ASCII words, a final silent e not counted, at least one for each alphabetic word",
-    "difficulty_milli": "Flesch-Kincaid grade times 1,000, rounded down: .39 words/sentences + 11.8 syllables/words - 15.59 over alphabetic words; 0 without words",
+    "difficulty_milli": "Flesch-Kincaid grade times 1,000, rounded down, over alphabetic words; 0 without them",
 }
 
 _COMPRESSION = {

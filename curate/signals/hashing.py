@@ -1,0 +1,73 @@
+"""Hashes of strings of code points that can be joined: H(ab) = H(a) B^|b| + H(b) modulo 2^64.
+
+With the hash of every prefix of a stream, the hash of any part of it is one multiplication away, so words, n-grams and looked-up
+strings share one pass. Two strings that people write do not meet; strings built to collide can (Thue-Morse words of 1,024 characters
+and more), at the cost of one n-gram counted as a repeat.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+BASE = np.uint64(0x9E6C63D0876A9A63)
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
+ONE = np.uint64(1)
+POWERS = 4096
+"""Powers of the base that are looked up; longer parts (one word of thousands of characters) compute theirs."""
+
+
+def power_table() -> npt.NDArray[np.uint64]:
+    """The first POWERS powers of the base."""
+    table = np.empty(POWERS, np.uint64)
+    power = 1
+    for i in range(POWERS):
+        table[i] = power
+        power = power * int(BASE) % 2**64
+    return table
+
+
+def hash_text(text: str) -> int:
+    """The hash of a whole string."""
+    value = 0
+    for char in text:
+        value = (value * int(BASE) + ord(char) + 1) % 2**64
+    return value
+
+
+@njit(nogil=True)
+def power(powers, exponent):  # type: ignore[no-untyped-def]
+    """BASE ** exponent modulo 2**64."""
+    if exponent < POWERS:
+        return powers[exponent]
+    result = ONE
+    square = BASE
+    left = exponent
+    while left > 0:
+        if left & 1:
+            result = result * square
+        square = square * square
+        left >>= 1
+    return result
+
+
+@njit(nogil=True, inline="always")
+def part(prefix, powers, start, end):  # type: ignore[no-untyped-def]
+    """The hash of stream[start:end] from the hashes of the stream's prefixes."""
+    return prefix[end] - prefix[start] * power(powers, end - start)
+
+
+@njit(nogil=True, inline="always")
+def home(key, shift):  # type: ignore[no-untyped-def]
+    """First slot to try for a key in a table of 2 ** (64 - shift) slots."""
+    return np.int64((key * SPREAD) >> shift)
+
+
+@njit(nogil=True)
+def shift_for(count):  # type: ignore[no-untyped-def]
+    """The shift of the smallest table that `count` keys fill at most by half."""
+    bits = 3
+    while (1 << bits) < 2 * count:
+        bits += 1
+    return np.uint64(64 - bits)
