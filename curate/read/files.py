@@ -1,0 +1,101 @@
+"""Which files a source consists of, by files, folders and globs, and how they are put into shards."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from curate.read.piece import Piece
+from schemas.errors import InputError
+
+Located = tuple[Piece, str]
+"""A piece and the place of its file on this machine."""
+
+
+def find_files(source: str, patterns: list[str]) -> list[Located]:
+    """Files of a source in the order of their published paths.
+
+    The source's root is the deepest folder that holds all patterns' fixed parts (a folder itself, a file's folder, a glob's folders
+    before the first wildcard). It follows from the patterns alone, so that new files never change the paths of old ones. In
+    folders, files and folders whose names begin with a dot are passed over, and links to folders are not followed.
+
+    Raises:
+        InputError: a pattern matches nothing, or every file is empty.
+    """
+    fixed = [_fixed_part(pattern) for pattern in patterns]
+    root = Path(os.path.commonpath(fixed))
+    found: dict[str, Located] = {}
+    for number, pattern in enumerate(patterns):
+        matches = list(_matches(pattern))
+        if not matches:
+            what = f"no file matches {pattern!r}" if glob.has_magic(pattern) else f"{pattern!r} does not exist or holds no file"
+            fix = "check the path: it is relative to the recipe's folder, and ** spans folders"
+            raise InputError(what, where=f"sources.{source}.paths[{number}]", fix=fix)
+        for path in matches:
+            status = path.stat()
+            piece = Piece(published(path.relative_to(root).as_posix()), status.st_size, status.st_mtime_ns)
+            found[str(path)] = piece, str(path)
+    if not any(piece.size for piece, _ in found.values()):
+        raise InputError(
+            f"all {len(found)} files are empty", where=f"sources.{source}.paths", fix="name files that hold records, or remove the source"
+        )
+    return sorted(found.values())
+
+
+def _absolute(path: str) -> Path:
+    return Path(os.path.normpath(Path(path).expanduser().absolute()))
+
+
+def _fixed_part(pattern: str) -> Path:
+    if not glob.has_magic(pattern):
+        path = _absolute(pattern)
+        return path if path.is_dir() else path.parent
+    parts = Path(pattern).parts
+    fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    return _absolute(str(Path(*parts[:fixed])))
+
+
+def _matches(pattern: str) -> Iterator[Path]:
+    paths = _expand(pattern) if glob.has_magic(pattern) else [pattern]
+    for path in map(_absolute, paths):
+        if path.is_dir():
+            if not glob.has_magic(pattern):
+                yield from map(Path, walk(str(path)))
+        elif path.is_file():
+            yield path
+
+
+def _expand(pattern: str) -> Iterator[str]:
+    # Path.glob cannot take an absolute pattern.
+    return glob.iglob(str(Path(pattern).expanduser()), recursive=True)  # noqa: PTH207
+
+
+def walk(folder: str, skipped: frozenset[str] = frozenset()) -> Iterator[str]:
+    """All regular files under a folder but those under names that begin with a dot or that are to be skipped."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in skipped]
+        for name in names:
+            path = f"{parent}/{name}"
+            if not name.startswith(".") and os.path.isfile(path):  # noqa: PTH113  # 50,000 of them: Path objects cost
+                yield path
+
+
+def published(path: str) -> str:
+    """A path as text: bytes that are not UTF-8 are written as escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def batches(pieces: Iterable[tuple[Piece, str, int]], shard_bytes: int) -> Iterator[list[Located]]:
+    """Consecutive pieces (with their place and size in bytes) up to about a shard's bytes; a larger piece stands alone."""
+    batch: list[Located] = []
+    total = 0
+    for piece, location, size in pieces:
+        if batch and total + size > shard_bytes:
+            yield batch
+            batch, total = [], 0
+        batch.append((piece, location))
+        total += size
+    if batch:
+        yield batch

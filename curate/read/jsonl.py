@@ -1,0 +1,118 @@
+"""JSON lines: decoded line by line, so that one bad line never costs its neighbours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import orjson
+
+from curate.read.blocks import PLAIN_BLOCK, BrokenFile, blocks, compression, lines
+from curate.read.intake import Intake
+from curate.read.piece import Piece
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def cut_jsonl(piece: Piece, location: str, shard_bytes: int) -> Iterator[tuple[Piece, int]]:
+    """Cut a plain file larger than a shard at line ends, with the number of each part's first line; others stay whole.
+
+    Yields:
+        Parts with their bytes.
+    """
+    if piece.size <= shard_bytes:
+        yield piece, piece.size
+        return
+    with Path(location).open("rb") as file:
+        if compression(file.read(4)) is not None:
+            yield piece, piece.size
+            return
+        file.seek(0)
+        start = first = offset = number = 0
+        while block := file.read(PLAIN_BLOCK):
+            goal = max(start + shard_bytes - offset, 0)
+            while (end := block.find(b"\n", goal) + 1) > 0 and offset + end < piece.size:
+                yield piece._replace(start=start, stop=offset + end, first=first), offset + end - start
+                start, first = offset + end, number + block.count(b"\n", 0, end)
+                goal = end + shard_bytes
+            number += block.count(b"\n")
+            offset += len(block)
+        yield piece._replace(start=start, stop=piece.size, first=first), piece.size - start
+
+
+def read_jsonl(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
+    """Take the records of a file, or of its lines from ``piece.first`` on; yields now and then. Blank lines are no records."""
+    file.seek(piece.start)
+    intake.input_bytes += (piece.size if piece.stop is None else piece.stop) - piece.start
+    # A text of n bytes takes at most 6n as JSON, all escaped; the rest is for the other fields.
+    limit = 6 * intake.max_bytes + (1 << 20)
+    number = piece.first
+    try:
+        for group in lines(blocks(file, piece.stop), limit):
+            if number == 0 and isinstance(group[0], bytes):
+                group[0] = group[0].removeprefix(BYTE_ORDER_MARK)
+            intake.records += len(group)
+            for line in group:
+                _take(intake, line, number)
+                number += 1
+            yield
+    except BrokenFile as error:
+        if _is_whole(error.tail):
+            intake.records += 1
+            _take(intake, error.tail, number)
+            error.tail = b""
+        intake.refuse_file(error.reason, f"{error.detail}; after line {number - 1}", len(error.tail))
+
+
+def _take(intake: Intake, line: bytes | int, number: int) -> None:
+    try:
+        record = orjson.loads(line)  # type: ignore[arg-type]  # a length is refused like any other fault
+    except orjson.JSONDecodeError as error:
+        _refuse(intake, line, number, error.msg)
+        return
+    if type(record) is not dict:
+        intake.refuse(number, "not_an_object", f"the line is of type {type(record).__name__}", len(line))  # type: ignore[arg-type]
+        return
+    if intake.id_field is not None and type(record.get(intake.id_field)) is float:
+        # orjson rounds integers beyond 64 bits; an id is kept as it was written.
+        with contextlib.suppress(RecursionError):
+            record[intake.id_field] = json.loads(line, parse_float=str, parse_int=str)[intake.id_field]  # type: ignore[arg-type]
+    intake.take(record, number, len(line))  # type: ignore[arg-type]
+
+
+def _refuse(intake: Intake, line: bytes | int, number: int, message: str) -> None:
+    """Say what is wrong with a line that orjson refused."""
+    if isinstance(line, int):
+        intake.refuse(number, "too_large", f"a line of {line:,} bytes, max_document_bytes = {intake.max_bytes:,}", line)
+    elif not line.strip():
+        intake.records -= 1
+    elif (reason := _undecodable(line)) is not None:
+        intake.refuse(number, "invalid_utf8", reason, len(line))
+    else:
+        intake.refuse(number, "broken_json", message, len(line))
+
+
+def _undecodable(line: bytes) -> str | None:
+    """Why a line holds no valid text: bytes that are not UTF-8, or escapes of lone surrogates."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        return f"{error.reason} at byte {error.start}"
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "an escape of half a surrogate pair"
+    except (ValueError, RecursionError):
+        pass
+    return None
+
+
+def _is_whole(tail: bytes) -> bool:
+    """Whether what is left before a break is a whole object: it ends with its brace, so nothing can be missing."""
+    try:
+        return type(orjson.loads(tail)) is dict
+    except orjson.JSONDecodeError:
+        return False
