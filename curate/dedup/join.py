@@ -108,16 +108,16 @@ def join(bands: Sequence[npt.NDArray[Any]], memory_limit: int = 4 << 30) -> Buck
 
     Args:
         bands: A column of keys for each band, uint32 or uint64, in memory or memory-mapped; all of one length.
-        memory_limit: Bytes of working memory for sorting, at least 64 MiB; the buckets themselves come on top.
+        memory_limit: Bytes of working memory for sorting, at least 1 MiB; the buckets themselves come on top.
 
     Returns:
         Buckets of two documents and more, by band, then by key.
 
     Raises:
-        ValueError: For columns of unequal length, 2^32 documents with 32-bit keys, or a limit below 64 MiB.
+        ValueError: For columns of unequal length, 2^32 documents with 32-bit keys, or a limit below 1 MiB.
     """
-    if memory_limit < 64 << 20:
-        raise ValueError(f"memory_limit = {memory_limit} bytes: the join needs at least {64 << 20}")
+    if memory_limit < 1 << 20:
+        raise ValueError(f"memory_limit = {memory_limit} bytes: the join needs at least {1 << 20}")
     if len({len(band) for band in bands}) > 1:
         raise ValueError(f"bands have unequal lengths {sorted({len(band) for band in bands})}")
     wide = bool(bands) and bands[0].dtype == np.uint64

@@ -55,11 +55,14 @@ _S33 = np.uint64(33)
 
 @cache
 def word_table() -> UInt64:
-    """Folded code point of each word character, `ALONE` added where it is a word by itself; 0 elsewhere. Shape (0x20000,)."""
+    """Folded code point of each word character, `ALONE` added where it is a word by itself; 0 elsewhere. Shape (0x20000,).
+
+    Marks that compose a letter are word characters, emoji selectors and enclosing marks are not.
+    """
     table = np.zeros(TABLE_SIZE, np.uint64)
     for code in range(TABLE_SIZE):
         char = chr(code)
-        if char == "_" or char.isalnum() or unicodedata.category(char)[0] == "M":
+        if char == "_" or char.isalnum() or (unicodedata.category(char) in ("Mn", "Mc") and not 0xFE00 <= code <= 0xFE0F):
             lower = char.lower()
             table[code] = ord(lower) if len(lower) == 1 else code
     for first, last in _UNSPACED:
@@ -86,7 +89,7 @@ def _sequence(data, at, end):  # type: ignore[no-untyped-def]
 @numba.njit(nogil=True, cache=True)
 def _words(data, start, end, table, out):  # type: ignore[no-untyped-def]
     """Writes the hash of each word of data[start:end] to `out`; returns their number. `h` is 0 while no word is open."""
-    count = 0
+    count = np.int64(0)
     h = _ZERO
     at = start
     while at < end:
@@ -190,9 +193,9 @@ def sort_unique(values, count, out, heads):  # type: ignore[no-untyped-def]
     for b in range(1 << bits):
         heads[b + 1] += heads[b]
     for i in range(count):
-        b = np.int64(values[i] >> shift)
-        out[heads[b]] = values[i]
-        heads[b] += 1
+        group = np.int64(values[i] >> shift)
+        out[heads[group]] = values[i]
+        heads[group] += 1
     for i in range(1, count):
         value = out[i]
         j = i

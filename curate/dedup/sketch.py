@@ -136,17 +136,17 @@ def _fast_similarity(hashes, count, multipliers, sketch):  # type: ignore[no-unt
     k = len(sketch)
     bins = np.uint64(k)
     sketch[:] = _EMPTY
-    empty = k
+    empty = np.int64(k)
     for r in range(k):
         base = np.uint64(r) << _S32
         multiplier = multipliers[r]
         for i in range(count):
             x = hashes[i] * multiplier
             high = x >> _S32
-            b = np.int64((high * bins) >> _S32)
+            place = np.int64((high * bins) >> _S32)
             # Loads and stores without a branch: which bins improve cannot be predicted.
-            old = sketch[b]
-            sketch[b] = min(old, base | ((x ^ high) & _LOW))
+            old = sketch[place]
+            sketch[place] = min(old, base | ((x ^ high) & _LOW))
             empty -= np.int64(old == _EMPTY)
         if empty == 0:
             return

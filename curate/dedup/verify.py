@@ -22,7 +22,7 @@ BATCH_SHINGLES = 1 << 24
 @numba.njit(nogil=True, cache=True)
 def common(a, b):  # type: ignore[no-untyped-def]
     """Number of hashes that two sorted sets share."""
-    i, j, shared = 0, 0, 0
+    i, j, shared = np.int64(0), np.int64(0), np.int64(0)
     while i < len(a) and j < len(b):
         x, y = a[i], b[j]
         shared += np.int64(x == y)
