@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -107,7 +108,7 @@ def fill(db: Connection, root: Path, snapshot: Snapshot, state: str) -> None:
     _create_runs(db, root)
     for table in sorted(TABLES, key=lambda name: name != "events"):  # views of run tables look at events
         if table == "plans":
-            files = [str(path) for path in sorted(root.glob("runs/*/plan*/*.parquet"))]
+            files = [str(path) for path in sorted(root.glob("runs/*/*/plan.parquet"))]
             db.execute(f"CREATE VIEW plans AS {_select('plans', files)}")
         elif table in RUN_TABLES:
             db.execute(f"CREATE VIEW {table} AS {_run_select(root, table)}")
@@ -189,13 +190,12 @@ def _run_select(root: Path, table: str) -> str:
         )
     if table == "events":
         return plain
-    # A step is redone by every attempt, of this stage or a later one, that begins at or before it: only the last one counts.
+    # A step is redone by every later attempt, of this stage or the next, that begins at or before it: only the last one counts.
     return (
-        f"WITH rows AS ({plain}), starts AS (SELECT run, position, attempt, min(step) AS first FROM events"
+        f"WITH rows AS ({plain}), starts AS (SELECT run, attempt, min(step) AS first FROM events"
         " WHERE kind IN ('started', 'resumed') GROUP BY ALL)"
-        " SELECT rows.*, CASE WHEN EXISTS (SELECT 1 FROM starts WHERE starts.run = rows.run AND starts.first <= rows.step"
-        " AND (starts.position > rows.position OR (starts.position = rows.position AND starts.attempt > rows.attempt)))"
-        " THEN 'void' ELSE 'seen' END AS status FROM rows"
+        " SELECT rows.*, CASE WHEN EXISTS (SELECT 1 FROM starts WHERE starts.run = rows.run AND starts.attempt > rows.attempt"
+        " AND starts.first <= rows.step) THEN 'void' ELSE 'seen' END AS status FROM rows"
     )
 
 
@@ -225,6 +225,13 @@ def sql_type(kind: pa.DataType) -> str:
         pa.bool_(): "BOOLEAN",
     }
     return names[kind]
+
+
+def ask(db: Connection, query: str, *values: object) -> list[dict[str, Any]]:
+    """Rows of a query as mappings from column name to value."""
+    cursor = db.execute(query, list(values))
+    names = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def literal(text: str) -> str:

@@ -43,7 +43,7 @@ def test_steps_redone_by_a_later_attempt_are_void(lake: Path) -> None:
 
 
 def test_steps_that_the_next_stage_goes_back_behind_are_void(lake: Path) -> None:
-    put_stage(lake, "runs/demo/1-second", events=[{"attempt": 0, "step": 2, "kind": "started", "detail": "{}"}])
+    put_stage(lake, "runs/demo/1-second", events=[{"attempt": 2, "step": 2, "kind": "started", "detail": "{}"}])
     with open_catalog(lake) as db:
         assert db.execute("SELECT status FROM ledger WHERE step = 2").fetchall() == [("void",)]
 

@@ -1,0 +1,95 @@
+"""The command line: ``gristmill``. Commands import what they need when they run, so starting costs next to nothing."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from cyclopts import App, CycloptsError, Group
+from rich.console import Console
+
+from pipelines import commands
+from schemas.errors import GristmillError
+
+DONE, BUG, USER_ERROR, SAVED, CTRL_C = 0, 1, 2, 75, 130
+EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (with a traceback); {USER_ERROR} something you can put right;
+{SAVED} stopped by a signal, the state is saved, run the same command again; {CTRL_C} Ctrl-C, likewise."""
+
+COMMANDS = {
+    "Run": ("run", "curate", "stage", "train", "generate"),
+    "Ask": ("plan", "status", "why", "sql"),
+    "Take away": ("export",),
+    "Set up": ("init", "schema"),
+}
+"""Command names by the group that help shows them in; each is a function of ``pipelines.commands``."""
+
+
+class Stopped(BaseException):
+    """SIGTERM arrived."""
+
+
+def build_app() -> App:
+    """The application with all its commands."""
+    app = App(
+        name="gristmill",
+        help="From raw text to a trained language model, with every document's life in SQL.",
+        help_epilogue=EXIT_CODES,
+        version=_version,
+        result_action="return_value",
+    )
+    for order, (title, names) in enumerate(COMMANDS.items()):
+        group = Group(title, sort_key=order)
+        for name in names:
+            app.command(getattr(commands, name), name=name, group=group)
+    return app
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("gristmill")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit with its code."""
+    sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code; see ``EXIT_CODES``."""
+    errors = Console(stderr=True, soft_wrap=True)
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        build_app()(list(arguments), exit_on_error=False, print_error=False, error_console=errors)
+        return DONE
+    except CycloptsError as error:
+        print(f"gristmill: {error}\n  -> gristmill --help, or gristmill COMMAND --help", file=sys.stderr)
+        return USER_ERROR
+    except GristmillError as error:
+        print(f"gristmill: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"\ngristmill: interrupted. What is finished is kept; go on with:\n  {_same(arguments)}", file=sys.stderr)
+        return CTRL_C
+    except Stopped:
+        print(f"gristmill: stopped. What is finished is kept; go on with:\n  {_same(arguments)}", file=sys.stderr)
+        return SAVED
+    except BrokenPipeError:
+        sys.stdout = None  # type: ignore[assignment]  # the reader has gone (head, less): nothing is left to flush to
+        return DONE
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def _same(arguments: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(["gristmill", *arguments])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""The commands of ``gristmill``: each reads its options and calls the module that does the work, imported when the command runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+from cyclopts import Parameter
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pipelines.parameters import RunParameters
+
+Lake = Annotated[Path, Parameter(name=["--lake"], env_var="GRISTMILL_LAKE", help="The lake's folder.")]
+Changes = Annotated[
+    tuple[str, ...],
+    Parameter(name=["--set"], negative=(), consume_multiple=False, help="Change a field of the recipe: --set a.b=c; may be repeated."),
+]
+Workers = Annotated[int, Parameter(name=["--workers"], help="Shards worked on at once; 0 is one for each core.")]
+Run = Annotated[str | None, Parameter(name=["--run"], help="Name of the training run; the recipe's own name by default.")]
+Sample = Annotated[str, Parameter(name=["--sample"], help="Share of the documents to run on, for example 1%.")]
+Ranks = Annotated[int, Parameter(name=["--ranks"], help="Training processes; more than one are started by torchrun.")]
+Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print JSON.")]
+Recipe = Annotated[Path, Parameter(help="The recipe's YAML file.")]
+
+T = TypeVar("T")
+LAKE = Path("lake")
+
+
+def run(
+    recipe: Recipe,
+    /,
+    *,
+    lake: Lake = LAKE,
+    changes: Changes = (),
+    workers: Workers = 0,
+    run: Run = None,
+    sample: Sample = "100%",
+    ranks: Ranks = 1,
+    no_prefect: Annotated[bool, Parameter(negative=(), help="Call the same functions without Prefect.")] = False,
+) -> None:
+    """Run a recipe from raw text to the end of its last stage, and sum it up."""
+    from pipelines.progress import reporter
+    from pipelines.summary import print_summary
+
+    parameters = _parameters(recipe, lake, changes, workers, run, sample, ranks)
+    console = Console()
+    name = parameters.run_name(parameters.load())
+    if no_prefect:
+        from pipelines.run import run_curriculum
+
+        with reporter(console) as progress:
+            run_curriculum(parameters, progress, _say(console))
+    else:
+        from pipelines.embedded import run_under_prefect
+
+        run_under_prefect(parameters, console)
+    print_summary(parameters.root, name, parameters.recipe, console)
+
+
+def curate(
+    recipe: Recipe, /, *, lake: Lake = LAKE, changes: Changes = (), workers: Workers = 0, sample: Sample = "100%", json: Json = False
+) -> None:
+    """Read, filter, deduplicate, hold out, tokenise and pack, without training."""
+    from pipelines.progress import reporter
+    from pipelines.run import curate_lake
+    from pipelines.state import lake_status, print_sources
+
+    parameters = _parameters(recipe, lake, changes, workers, None, sample)
+    with reporter(Console(stderr=json)) as progress:
+        curate_lake(parameters, parameters.load(), progress)
+    sources = lake_status(parameters.root)["sources"]
+    _show(sources, json, print_sources)
+
+
+def stage(
+    recipe: Recipe,
+    name: Annotated[str, Parameter(help="Stage name.")],
+    /,
+    *,
+    lake: Lake = LAKE,
+    changes: Changes = (),
+    run: Run = None,
+    sample: Sample = "100%",
+) -> None:
+    """Plan one stage of a curated lake within the budgets and write what its trainer reads."""
+    from pipelines.parameters import stage_position
+    from pipelines.run import plan_stage
+
+    parameters = _parameters(recipe, lake, changes, 0, run, sample)
+    loaded = parameters.load()
+    settings = plan_stage(parameters, loaded, stage_position(loaded, name))
+    print(parameters.root / settings.folder / "stage.json")
+
+
+def train(
+    recipe: Recipe,
+    name: Annotated[str, Parameter(help="Stage name.")],
+    /,
+    *,
+    lake: Lake = LAKE,
+    changes: Changes = (),
+    run: Run = None,
+    sample: Sample = "100%",
+    ranks: Ranks = 1,
+) -> None:
+    """Train one planned stage to its end; a stage that was interrupted resumes."""
+    from pipelines.run import prepared_stage, train_stage
+
+    parameters = _parameters(recipe, lake, changes, 0, run, sample, ranks)
+    console = Console()
+    outcome = train_stage(parameters, prepared_stage(parameters, parameters.load(), name), _say(console))
+    console.print(f"{name}: {outcome.reason}: {outcome.detail}", highlight=False, soft_wrap=True)
+
+
+def sql(
+    query: Annotated[str | None, Parameter(help="One query; standard input when left out.")] = None,
+    /,
+    *,
+    lake: Lake = LAKE,
+    format: Annotated[Literal["table", "csv", "json"], Parameter(name=["--format"], help="How to print rows.")] = "table",
+    json: Json = False,
+) -> None:
+    """Ask the lake in SQL (DuckDB), read-only: a view of every table, and macros such as funnel()."""
+    from pipelines.query import run_query
+
+    run_query(lake.absolute(), sys.stdin.read() if query is None else query, "json" if json else format)
+
+
+def why(
+    document: Annotated[str, Parameter(help="A doc_id in hex, its beginning, or the record's own id.")],
+    /,
+    *,
+    lake: Lake = LAKE,
+    json: Json = False,
+) -> None:
+    """Tell one document's life: source, signals, verdict, lots, stages, and the steps that saw it."""
+    from pipelines.why import life, print_life
+
+    _show(life(lake.absolute(), document), json, print_life)
+
+
+def status(*, lake: Lake = LAKE, json: Json = False) -> None:
+    """Show what the lake holds and how far its runs are."""
+    from pipelines.state import lake_status, print_status
+
+    _show(lake_status(lake.absolute()), json, print_status)
+
+
+def plan(
+    recipe: Recipe, /, *, lake: Lake = LAKE, changes: Changes = (), run: Run = None, sample: Sample = "100%", json: Json = False
+) -> None:
+    """Show what the recipe's stages come to on a curated lake, and what the run has committed."""
+    from pipelines.plan_view import planned, print_planned
+
+    parameters = _parameters(recipe, lake, changes, 0, run, sample)
+    loaded = parameters.load()
+    _show(planned(parameters.root, loaded, parameters.run_name(loaded)), json, print_planned)
+
+
+def generate(
+    *,
+    prompt: Annotated[str, Parameter(help="Text to go on from; empty begins a document.")] = "",
+    tokens: Annotated[int, Parameter(help="Most tokens to add.")] = 128,
+    temperature: Annotated[float, Parameter(help="0 takes the likeliest token each time.")] = 0.8,
+    top_k: Annotated[int, Parameter(help="Sample among this many likeliest tokens; 0 among all.")] = 40,
+    seed: Annotated[int, Parameter(help="The same seed gives the same text.")] = 0,
+    lake: Lake = LAKE,
+    run: Annotated[str | None, Parameter(help="Run name; needed only where the lake has several.")] = None,
+) -> None:
+    """Let the newest model of a run write."""
+    from pipelines.generate import generate_text, only_run
+
+    print(generate_text(lake.absolute(), run or only_run(lake.absolute()), prompt, tokens, temperature, top_k, seed))
+
+
+def export(
+    target: Annotated[Path, Parameter(help="File (jsonl, parquet) or folder (hf, npy, bin) to write.")],
+    /,
+    *,
+    format: Annotated[
+        Literal["jsonl", "parquet", "hf", "npy", "bin"] | None,
+        Parameter(help="By default told by the target's name: .jsonl (.gz, .zst), .parquet, else a Hugging Face datasets folder."),
+    ] = None,
+    state: Annotated[Literal["kept", "held_out"], Parameter(help="Which documents to write as jsonl or parquet.")] = "kept",
+    force: Annotated[bool, Parameter(negative=(), help="Replace what is there.")] = False,
+    lake: Lake = LAKE,
+) -> None:
+    """Write curated text (jsonl, parquet, hf) or token rows (npy, bin) for use elsewhere."""
+    from pipelines.export import UNITS, export, format_of
+
+    form = format or format_of(target)
+    count = export(lake.absolute(), target, form, state, force)
+    print(f"{target}: {count:,} {UNITS[form]}")
+
+
+def init(folder: Annotated[Path, Parameter(help="The project's folder.")] = Path(), /) -> None:
+    """Start a project: a recipe, prefect.yaml and a README that run as they are."""
+    from pipelines.project import init_project
+
+    for path in init_project(folder):
+        print(path)
+
+
+def schema(path: Annotated[Path, Parameter(help="File to write.")] = Path("schemas/recipe.schema.json"), /) -> None:
+    """Write the JSON Schema of recipes, for editors."""
+    import json
+
+    from schemas.recipe_file import json_schema
+
+    path.write_text(json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _parameters(
+    recipe: Path, lake: Path, changes: tuple[str, ...], workers: int, run: str | None, sample: str, ranks: int = 1
+) -> RunParameters:
+    from pydantic import ValidationError
+
+    from pipelines.parameters import RunParameters, share
+    from schemas.errors import GristmillError
+
+    values = {"recipe": recipe, "lake": lake, "changes": changes, "workers": workers, "run": run, "sample": share(sample), "ranks": ranks}
+    try:
+        return RunParameters.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = f"--{first['loc'][0]}" if first["loc"][0] != "recipe" else "RECIPE"
+        raise GristmillError(first["msg"].removeprefix("Value error, "), where=option, fix="gristmill run --help") from error
+
+
+def _show(value: T, json: bool, show: Callable[[T, Console], None]) -> None:
+    """Print a report as JSON or for people."""
+    if json:
+        import json as codec
+
+        print(codec.dumps(value, ensure_ascii=False, indent=1, default=str))
+    else:
+        show(value, Console())
+
+
+def _say(console: Console) -> Callable[[str], None]:
+    """Print lines of others as they are, above any live display."""
+    return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)

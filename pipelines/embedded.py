@@ -1,0 +1,57 @@
+"""Runs flows from the command line on Prefect's embedded server, quiet and offline, or on the server of ``PREFECT_API_URL``.
+
+Prefect reads its settings when it is imported, so they are put into the environment first. A setting that the user made stays.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+from pipelines.parameters import RunParameters
+from pipelines.progress import reporter
+
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
+}
+"""No telemetry, and no line of Prefect's own: errors reach the terminal once, from gristmill."""
+
+EMBEDDED = {
+    "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "60",
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "86400",
+}
+
+
+def settle() -> None:
+    """Put Prefect's settings into this process's environment."""
+    values = dict(QUIET)
+    if "PREFECT_API_URL" not in os.environ:
+        values |= EMBEDDED | {"PREFECT_HOME": str(cache_folder() / "prefect")}
+    for name, value in values.items():
+        os.environ.setdefault(name, value)
+
+
+def cache_folder() -> Path:
+    """Where gristmill keeps what is not part of any lake."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gristmill"
+
+
+def run_under_prefect(parameters: RunParameters, console: Console) -> None:
+    """Run the flow ``curriculum`` in this process, with its progress on the terminal.
+
+    Raises:
+        GristmillError: as ``pipelines.run.run_curriculum``.
+    """
+    settle()
+    from pipelines.flows import curriculum
+    from pipelines.surroundings import Surroundings, terminal
+
+    with reporter(console) as progress, terminal(Surroundings(progress, lambda line: console.print(line, markup=False, highlight=False))):
+        curriculum(parameters)

@@ -1,0 +1,108 @@
+"""Shows plans: what a curriculum would come to, and what a run has committed, by stage and source."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from curate.forecast import Forecast, forecast
+from curate.plan import plan_curriculum, training_lots
+from pipelines.catalog import ask, open_catalog
+from schemas.errors import LakeError
+from schemas.manifest import read_snapshot
+from schemas.recipe import Recipe
+
+Json = Any
+
+_COMMITTED = """
+WITH totals AS (SELECT source, row_length, sum(rows)::BIGINT AS rows FROM lots WHERE split = 'train' GROUP BY ALL)
+SELECT plans.run, plans.position, plans.stage, plans.source, sum(plans.rows)::BIGINT AS rows,
+    sum(plans.rows)::BIGINT * any_value(totals.row_length) AS tokens, sum(plans.rows) / any_value(totals.rows) AS epochs,
+    coalesce(sum(plans.rows) FILTER (plans.returned), 0)::BIGINT * any_value(totals.row_length) AS returned
+FROM plans JOIN totals USING (source) WHERE plans.run = ?
+GROUP BY plans.run, plans.position, plans.stage, plans.source ORDER BY plans.position, plans.source
+"""
+
+
+def planned(root: Path, recipe: Recipe, run: str) -> dict[str, Json]:
+    """What the whole curriculum comes to with fresh budgets, and what the run has committed so far.
+
+    Raises:
+        PlanError: the budgets do not hold what the stages ask for.
+        LakeError: nothing is curated and packed yet.
+    """
+    with open_catalog(root) as db:
+        lots = training_lots(ask(db, "SELECT * FROM lots ORDER BY source, lot"))
+    if not lots:
+        raise LakeError("nothing is packed yet", where=str(root), fix="run `gristmill curate RECIPE` first, or name another --lake")
+    vocabulary = read_snapshot(root).steps["tokenizer"][0].counts["vocabulary"]
+    whole = forecast(plan_curriculum(recipe, lots), recipe.model, vocabulary)
+    return {"run": run, "forecast": asdict(whole), "committed": committed_plan(root, run)}
+
+
+def committed_plan(root: Path, run: str) -> list[dict[str, Json]]:
+    """What the run has committed so far: a line for each stage and source."""
+    with open_catalog(root) as db:
+        return ask(db, _COMMITTED, run)
+
+
+def print_planned(plan: dict[str, Json], console: Console) -> None:
+    """Print a whole plan for people."""
+    whole = plan["forecast"]
+    print_forecast(Forecast(**{**whole, "lines": ()}), whole["lines"], console)
+    if plan["committed"]:
+        print_committed(plan["committed"], console)
+
+
+def print_forecast(whole: Forecast, lines: list[dict[str, Json]], console: Console) -> None:
+    """Print what a curriculum comes to."""
+    table = Table(title="Plan", title_justify="left")
+    for name in ("stage", "source"):
+        table.add_column(name)
+    for name in ("steps", "tokens", "share", "new documents", "epochs so far", "worth in new tokens"):
+        table.add_column(name, justify="right")
+    for stage in dict.fromkeys(line["stage"] for line in lines):
+        for number, line in enumerate(line for line in lines if line["stage"] == stage):
+            first = (stage, line["source"], f"{whole.steps[stage]:,}") if number == 0 else ("", line["source"], "")
+            cells = (
+                f"{line['tokens']:,}",
+                f"{line['share']:.1%}",
+                f"{line['documents']:,}",
+                f"{line['epochs']:.2f}",
+                f"{line['worth']:,.0f}",
+            )
+            table.add_row(*first, *cells)
+        table.add_section()
+    console.print(table)
+    about = f"{whole.parameters:,} parameters, {whole.tokens:,} tokens ({whole.chinchilla:.2f} of 20 for each parameter)"
+    console.print(f"{about}; estimated final loss {whole.loss:.2f} nats per token (a law fitted on other corpora)", highlight=False)
+
+
+def print_committed(lines: list[dict[str, Json]], console: Console) -> None:
+    """Print what a run has committed."""
+    table = Table(title="Stage plan (tokens are positions of rows; epochs are uses of the source's rows)", title_justify="left")
+    for name in ("stage", "source"):
+        table.add_column(name)
+    for name in ("tokens", "share", "epochs", "of them returned by earlier stages"):
+        table.add_column(name, justify="right")
+    for stage in dict.fromkeys(line["stage"] for line in lines):
+        mine = [line for line in lines if line["stage"] == stage]
+        total = sum(line["tokens"] for line in mine)
+        for number, line in enumerate(mine):
+            share = f"{line['tokens'] / total:.1%}"
+            cells = (line["source"], f"{line['tokens']:,}", share, f"{line['epochs']:.2f}", f"{line['returned']:,}")
+            table.add_row(stage if number == 0 else "", *cells)
+        table.add_section()
+    console.print(table)
+
+
+def plan_markdown(root: Path, run: str) -> str:
+    """The committed plan as a Markdown table."""
+    lines = ["| stage | source | tokens | epochs | returned by earlier stages |", "|-|-|-:|-:|-:|"]
+    for line in committed_plan(root, run):
+        lines.append(f"| {line['stage']} | {line['source']} | {line['tokens']:,} | {line['epochs']:.2f} | {line['returned']:,} |")
+    return "\n".join(lines)

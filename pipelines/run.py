@@ -1,0 +1,113 @@
+"""The main path, top to bottom: curate, pack into lots, then for each stage plan it, commit it, and train it to its end.
+
+Flows and the command line call these same functions. Whoever runs them again goes on where they stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from curate.curate import curate
+from curate.curation import Curation
+from curate.engine import LocalExecutor
+from curate.lots import build_lots
+from curate.stage import prepare_stage
+from curate.step import Progress
+from pipelines.parameters import RunParameters, stage_position
+from pipelines.trainer import read_outcome, run_trainer
+from schemas.errors import PlanError
+from schemas.manifest import Snapshot, read_snapshot
+from schemas.recipe import Recipe
+from schemas.settings import Outcome, StageSettings, read_stage
+from schemas.store import lock, publish_json, remove_temporary
+
+Say = Callable[[str], None]
+
+
+def run_curriculum(parameters: RunParameters, progress: Progress, say: Say) -> list[Outcome]:
+    """Everything: from raw text to the end of the last stage.
+
+    Args:
+        parameters: what to run.
+        progress: where steps of curation report.
+        say: gets lines for people, the trainer's output among them.
+
+    Raises:
+        GristmillError: whatever the user can act on; running again goes on where it stopped.
+    """
+    recipe = parameters.load()
+    with lock(run_folder(parameters, recipe) / ".lock", "run"):
+        curate_lake(parameters, recipe, progress)
+        outcomes = []
+        for position in range(len(recipe.stages)):
+            settings = plan_stage(parameters, recipe, position)
+            outcomes.append(train_stage(parameters, settings, say))
+        return outcomes
+
+
+def run_folder(parameters: RunParameters, recipe: Recipe) -> Path:
+    """The folder of the run in the lake."""
+    return parameters.root / "runs" / parameters.run_name(recipe)
+
+
+def curate_lake(parameters: RunParameters, recipe: Recipe, progress: Progress) -> Snapshot:
+    """Curate, tokenise and pack; what the lake already holds is not done again."""
+    with lock(parameters.root / ".lock", "curate"):
+        sweep(parameters.root)
+        state = curation(parameters, recipe, progress)
+        return pack_lots(state, curate(state))
+
+
+def sweep(root: Path) -> None:
+    """Remove what killed writers left; under the lake's lock. Trainers write to ``runs/`` without it and sweep for themselves."""
+    for folder in root.iterdir():
+        if folder.is_dir() and folder.name != "runs":
+            remove_temporary(folder)
+
+
+def curation(parameters: RunParameters, recipe: Recipe, progress: Progress) -> Curation:
+    """The curation that the parameters ask for."""
+    return Curation(parameters.root, recipe, LocalExecutor(parameters.workers), progress, parameters.sample)
+
+
+def pack_lots(state: Curation, snapshot: Snapshot) -> Snapshot:
+    """Tokenise and pack a curated snapshot and name it the current one."""
+    return build_lots(state.root, state.recipe, snapshot, state.executor, state.progress)
+
+
+def plan_stage(parameters: RunParameters, recipe: Recipe, position: int) -> StageSettings:
+    """Commit a stage's part of the run's order and write its resolved file; a stage that has one keeps it.
+
+    Raises:
+        PlanError: an earlier stage has not ended, or the budgets do not hold what it asks for.
+        LakeError: nothing is curated yet.
+    """
+    name, stage = parameters.run_name(recipe), recipe.stages[position].name
+    for before in range(position):
+        earlier = run_folder(parameters, recipe) / f"{before}-{recipe.stages[before].name}"
+        if read_outcome(earlier) is None:
+            fix = f"train it first: gristmill train {parameters.recipe} {recipe.stages[before].name}"
+            raise PlanError(
+                f"stage {recipe.stages[before].name!r} before it has not ended", where=f"stage {stage!r} of run {name!r}", fix=fix
+            )
+    with lock(parameters.root / ".lock", "plan"):
+        snapshot = read_snapshot(parameters.root)
+        record = {"recipe": recipe.model_dump(mode="json"), "sample": parameters.sample, "snapshot": snapshot.id}
+        publish_json(parameters.root, f"runs/{name}/recipe.json", record)
+        return prepare_stage(parameters.root, recipe, snapshot, name, position)
+
+
+def train_stage(parameters: RunParameters, settings: StageSettings, say: Say) -> Outcome:
+    """Train a prepared stage to its end; one that has ended is not trained again."""
+    return run_trainer(parameters.root, settings, say, parameters.ranks)
+
+
+def prepared_stage(parameters: RunParameters, recipe: Recipe, stage: str) -> StageSettings:
+    """The resolved file of a stage that has been planned.
+
+    Raises:
+        RecipeError: the recipe has no such stage, or it has not been planned.
+    """
+    position = stage_position(recipe, stage)
+    return read_stage(run_folder(parameters, recipe) / f"{position}-{stage}" / "stage.json")
