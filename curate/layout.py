@@ -116,7 +116,8 @@ def _difficulty(signals: Path, part: pa.Table, task: Json) -> NDArray[np.float64
         )
     values = pc.fill_null(result.column("difficulty"), float("inf")).to_numpy()
     rows = part.column("locator").to_numpy() & ROW_MASK
-    return np.nan_to_num(values, nan=np.inf, posinf=np.inf, neginf=-np.inf)[rows.astype(np.int64)]
+    difficulty: NDArray[np.float64] = np.nan_to_num(values, nan=np.inf, posinf=np.inf, neginf=-np.inf)[rows.astype(np.int64)]
+    return difficulty
 
 
 def _bins(table: pa.Table, bins: int) -> NDArray[np.int32]:

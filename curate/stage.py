@@ -1,0 +1,256 @@
+"""Stages: plans the next stage of a run from how the earlier ones ended, and publishes what the trainer reads.
+
+Failure model. A stage is prepared by three publications, each whole or absent (``schemas.store``): the plan's rows, the run's list of
+segments with the stage's appended, then ``stage.json``; the trainer starts from the last. All three are functions of recipe, lots,
+earlier segments and earlier outcomes, so that after a kill between them the same call publishes the same bytes again. The list of
+segments is only appended to. What was planned is never planned anew: a recipe that would plan it otherwise is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.lots import LotTable, read_lots
+from curate.plan import Place, StagePlan, States, fresh, plan_stage, replay, stage_training, training_lots, unused
+from curate.tokenize import load_tokenizer
+from schemas.errors import PlanError
+from schemas.manifest import Snapshot
+from schemas.recipe import NAME, Recipe
+from schemas.segments import Allotment, Segment, read_segments, segments_hash, write_segments
+from schemas.settings import Outcome, StageSettings, build, read_stage
+from schemas.store import publish, publish_json
+from schemas.tables import PLANS
+
+
+def run_folder(run: str) -> str:
+    """A run's folder, relative to the lake."""
+    return f"runs/{run}"
+
+
+def stage_folder(run: str, recipe: Recipe, position: int) -> str:
+    """A stage's folder, relative to the lake."""
+    return f"{run_folder(run)}/{position}-{recipe.stages[position].name}"
+
+
+def segments_path(run: str) -> str:
+    """A run's list of segments, relative to the lake."""
+    return f"{run_folder(run)}/segments.json"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands before a stage.
+
+    Attributes:
+        past: segments of the earlier stages.
+        states: what is left of each lot.
+        next_row: position in the run's order of the stage's first row.
+        next_step: its first optimizer step.
+    """
+
+    past: tuple[Segment, ...]
+    states: States
+    next_row: int
+    next_step: int
+
+
+def prepare_stage(root: Path, recipe: Recipe, snapshot: Snapshot, run: str, position: int) -> StageSettings:
+    """Plan a stage of a run and publish its segments, plan rows and resolved settings; the same again when it was prepared before.
+
+    Args:
+        root: the lake.
+        recipe: the recipe.
+        snapshot: a snapshot with lots.
+        run: run name.
+        position: place of the stage in the curriculum, from 0.
+
+    Raises:
+        PlanError: an earlier stage has not ended, the budgets do not hold what the stage asks for, or the past was changed.
+    """
+    if not re.fullmatch(NAME, run):
+        raise PlanError(f"{run!r} is no run name", where="--run", fix="begin with a small letter; then small letters, digits, _ and -")
+    if not 0 <= position < len(recipe.stages):
+        raise PlanError(
+            f"there is no stage {position}", where=f"recipe {recipe.name!r}", fix=f"it has {len(recipe.stages)}, counted from 0"
+        )
+    table = read_lots(root, snapshot)
+    standing = stand(root, recipe, table, run, position)
+    plan = plan_stage(recipe.stages[position], standing.states, _place(recipe, position, standing))
+    settings = _settings(root, recipe, snapshot, table, run, position, standing, plan)
+    planned = read_segments(root / segments_path(run))[len(standing.past) :]
+    mine = [segment for segment in planned if segment.stage == plan.stage]
+    where = f"stage {plan.stage!r} of run {run!r}"
+    path = root / settings.folder / "stage.json"
+    if path.is_file():
+        _refuse_change(read_stage(path), settings, where)
+    if mine and mine != list(plan.segments):
+        _refuse([f"segments: {segments_hash(mine)[:8]}, now {segments_hash(plan.segments)[:8]}"], where)
+    if not path.is_file() or not mine:
+        rows = plan_rows(run, position, len(standing.past), plan)
+        publish(
+            root, f"{settings.folder}/plan.parquet", lambda temporary: pq.write_table(rows, temporary, compression="zstd"), rows.num_rows
+        )
+        if not mine:
+            write_segments(root, segments_path(run), [*standing.past, *plan.segments])
+        publish_json(root, f"{settings.folder}/stage.json", asdict(settings))
+    return settings
+
+
+def stand(root: Path, recipe: Recipe, table: LotTable, run: str, position: int) -> Standing:
+    """Where a run stands before a stage, from its segments and its earlier stages' outcomes.
+
+    Raises:
+        PlanError: an earlier stage has not ended, or the past was changed.
+    """
+    segments = read_segments(root / segments_path(run))
+    _same_curriculum(segments, recipe, run)
+    states: States = fresh(training_lots(table.lines))
+    past: list[Segment] = []
+    next_row = next_step = 0
+    for earlier in range(position):
+        mine = [segment for segment in segments if segment.stage == recipe.stages[earlier].name]
+        outcome = read_outcome(root, recipe, run, earlier)
+        _same_return(outcome, mine, f"{stage_folder(run, recipe, earlier)}/outcome.json")
+        states = replay(states, mine, outcome.next_row)
+        past += mine
+        next_row, next_step = outcome.next_row, outcome.next_step
+    return Standing(tuple(past), states, next_row, next_step)
+
+
+def read_outcome(root: Path, recipe: Recipe, run: str, position: int) -> Outcome:
+    """How a stage ended.
+
+    Raises:
+        PlanError: it has not ended yet.
+    """
+    path = root / stage_folder(run, recipe, position) / "outcome.json"
+    if not path.is_file():
+        name = recipe.stages[position].name
+        raise PlanError(f"stage {name!r} has not ended yet", where=f"run {run!r}", fix="train it first: stages follow one another")
+    outcome: Outcome = build(Outcome, json.loads(path.read_text(encoding="utf-8")), str(path))
+    return outcome
+
+
+def _same_curriculum(segments: Sequence[Segment], recipe: Recipe, run: str) -> None:
+    """Segments of stages that the recipe has, in its order, under its seed."""
+    names = [stage.name for stage in recipe.stages]
+    planned = list(dict.fromkeys(segment.stage for segment in segments))
+    if planned != names[: len(planned)]:
+        _refuse([f"stages: planned were {', '.join(planned)}; the recipe has {', '.join(names)}"], f"run {run!r}")
+    for segment in segments:
+        if segment.seed != recipe.seed:
+            _refuse([f"seed: {segment.seed}, now {recipe.seed}"], f"run {run!r}")
+
+
+def _same_return(outcome: Outcome, segments: Sequence[Segment], where: str) -> None:
+    """What the trainer says it returned is what its segments had left."""
+    said, due = _uses(Allotment(*a) for a in outcome.returned), _uses(unused(segments, outcome.next_row))
+    if said != due:
+        raise PlanError(
+            f"the stage ended before row {outcome.next_row} and so left {sum(b - a for _, a, b in due):,} rows, "
+            f"but it says {sum(b - a for _, a, b in said):,}",
+            where=where,
+            fix="the file was changed or belongs to another plan: train the stage again under another --run",
+        )
+
+
+def _uses(ranges: Iterator[Allotment] | Sequence[Allotment]) -> list[tuple[str, int, int]]:
+    """Ranges in order, touching ones joined."""
+    joined: list[tuple[str, int, int]] = []
+    for lot, start, stop in sorted((a.lot, a.start, a.stop) for a in ranges):
+        if joined and joined[-1][0] == lot and joined[-1][2] == start:
+            joined[-1] = (lot, joined[-1][1], stop)
+        else:
+            joined.append((lot, start, stop))
+    return joined
+
+
+def _place(recipe: Recipe, position: int, standing: Standing) -> Place:
+    batch = stage_training(recipe, recipe.stages[position]).batch_rows
+    return Place(standing.next_row, standing.next_step, batch, recipe.pack.row_length, recipe.seed)
+
+
+def _settings(
+    root: Path, recipe: Recipe, snapshot: Snapshot, table: LotTable, run: str, position: int, standing: Standing, plan: StagePlan
+) -> StageSettings:
+    named = {a.lot for segment in plan.segments for share in segment.sources for stream in share.streams for a in stream.allotments}
+    tokenizer = load_tokenizer(root / snapshot.steps["tokenizer"][0].files["tokenizer"].path)
+    return StageSettings(
+        run=run,
+        stage=plan.stage,
+        position=position,
+        folder=stage_folder(run, recipe, position),
+        segments=segments_path(run),
+        segments_hash=segments_hash([*standing.past, *plan.segments]),
+        first_segment=len(standing.past),
+        last_segment=len(standing.past) + len(plan.segments) - 1,
+        init_from=stage_folder(run, recipe, position - 1) if position else None,
+        seed=recipe.seed,
+        vocabulary=tokenizer.vocabulary,
+        bos=tokenizer.bos,
+        row_length=recipe.pack.row_length,
+        model=recipe.model,
+        training=stage_training(recipe, recipe.stages[position]),
+        lots=tuple(table.lots[line["lot"]] for line in table.lines if line["lot"] in named),
+        holdout=tuple(table.lots[line["lot"]] for line in table.lines if line["split"] == "holdout"),
+    )
+
+
+def _refuse_change(old: StageSettings, new: StageSettings, where: str) -> None:
+    changes = [f"{field}: {a}, now {b}" for field, a, b in _differences(asdict(old), asdict(new), "")]
+    if changes:
+        _refuse(changes, where)
+
+
+def _refuse(changes: Sequence[str], where: str) -> None:
+    more = f"\n  and {len(changes) - 5} more" if len(changes) > 5 else ""
+    raise PlanError(
+        "it was planned already, and the recipe or the lots would now plan it otherwise:\n  " + "\n  ".join(changes[:5]) + more,
+        where=where,
+        fix="undo the change, or give the run another name with --run",
+    )
+
+
+def _differences(old: Any, new: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted place, old and new value of each difference between two JSON values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(key for key in new if key not in old)]:
+            yield from _differences(old.get(key), new.get(key), f"{place}.{key}".lstrip("."))
+    elif isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        if len(old) != len(new):
+            yield f"{place} (number)", len(old), len(new)
+        for index, (a, b) in enumerate(zip(old, new, strict=False)):
+            yield from _differences(a, b, f"{place}[{index}]")
+    elif old != new:
+        yield place, old, new
+
+
+def plan_rows(run: str, position: int, first_segment: int, plan: StagePlan) -> pa.Table:
+    """A stage's allotments as rows of the table ``plans``."""
+    rows = [
+        {
+            "run": run,
+            "stage": plan.stage,
+            "position": position,
+            "segment": first_segment + number,
+            "source": share.source,
+            "lot": a.lot,
+            "start": a.start,
+            "stop": a.stop,
+            "rows": a.rows,
+            "returned": a.stop <= plan.before[a.lot].cursor,
+        }
+        for number, segment in enumerate(plan.segments)
+        for share in segment.sources
+        for stream in share.streams
+        for a in stream.allotments
+    ]
+    return pa.Table.from_pylist(rows, schema=PLANS)
