@@ -79,6 +79,13 @@ class Batch:
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return starts, stops - starts, number
 
+    def runs(self) -> tuple[Ints, NDArray[np.bool_]]:
+        """Lengths that cut all B * L positions into pieces and paddings, one after another, and which of them are pieces: P are."""
+        _, lengths, _ = self._spans
+        real = np.ones(len(lengths), dtype=bool)
+        real[self.pieces[1:] + np.arange(len(self.tokens))] = False
+        return lengths, real
+
     def documents(self) -> Ints:
         """(B, L) number of the piece that each position lies in, from 0 in each row; padding has the number after the last."""
         _, lengths, number = self._spans

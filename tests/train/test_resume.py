@@ -1,0 +1,209 @@
+"""A run that is interrupted or killed anywhere ends as one that was not: same rows, same losses bit for bit, same weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+from schemas.errors import LakeError
+from schemas.settings import EarlyStopSettings
+from tests.train.run_tables import finish, losses, start, table, trainer, valid
+from tests.train.tiny_lake import TRAINING, build, write_stage
+from train.interrupt import Interrupted
+
+
+class After:
+    """An interrupt that comes at the n-th time it is asked about."""
+
+    def __init__(self, checks: int) -> None:
+        self.left = checks
+
+    @property
+    def came(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def weights(root, checkpoint):
+    return torch.load(root / checkpoint / "model.pt", weights_only=True), torch.load(root / checkpoint / "optimizer.pt", weights_only=True)
+
+
+def equal(one, two) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, two)
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(equal(one[k], two[k]) for k in one)
+    if isinstance(one, list):
+        return len(one) == len(two) and all(map(equal, one, two))
+    return one == two
+
+
+def assert_same_run(root, other):
+    """Everything that counts is equal: losses, held-out losses, rows, loss by document, weights, moments, and the outcome."""
+    assert [r["index"] for r in valid(root, "ledger")] == [r["index"] for r in valid(other, "ledger")]
+    for name in ("loss", "heldout", "heldout/code", "grad_norm", "lr"):
+        assert losses(root, name) == losses(other, name), name
+    keys = ("step", "lot", "row", "doc_id", "loss")
+    assert [[r[k] for k in keys] for r in valid(root, "losses")] == [[r[k] for k in keys] for r in valid(other, "losses")]
+    ends = [json.loads((r / "runs/r/0-first/outcome.json").read_text()) for r in (root, other)]
+    assert equal(weights(root, ends[0]["checkpoint"]), weights(other, ends[1]["checkpoint"]))
+    for end in ends:
+        end.pop("checkpoint")
+    assert ends[0] == ends[1]
+
+
+TRICKY = dataclasses.replace(TRAINING, eval_every=4, checkpoint_every=3, keep_last=1, log_every=3, early_stop=EarlyStopSettings(patience=9))
+
+
+@pytest.mark.parametrize(("precision", "dropout"), [("fp32", 0.0), ("bf16", 0.1)])
+def test_an_interrupt_at_any_moment_changes_nothing(tmp_path, precision, dropout):
+    """At every step and every forward pass of every evaluation: 12 steps ask once each, 3 evaluations of 6 rows three times each."""
+    from tests.train.tiny_lake import MODEL
+
+    stage = {"training": dataclasses.replace(TRICKY, precision=precision), "model": dataclasses.replace(MODEL, dropout=dropout)}
+    folder, _, _ = build(tmp_path / "whole", **stage)
+    trainer(tmp_path / "whole", folder).run()
+    for checks in range(0, 21, 1 if precision == "fp32" else 5):
+        root = tmp_path / str(checks)
+        folder, _, _ = build(root, **stage)
+        with pytest.raises(Interrupted):
+            trainer(root, folder, After(checks)).run()
+        again = trainer(root, folder)
+        assert again.step < 12 or again.evaluated < 12
+        again.run()
+        assert_same_run(tmp_path / "whole", root)
+
+
+def test_a_process_killed_at_random_moments_ends_as_one_that_was_not(tmp_path):
+    kill_and_compare(tmp_path, kills=4, seed=11)
+
+
+@pytest.mark.soak
+def test_a_process_killed_twenty_times_ends_as_one_that_was_not(tmp_path):
+    kill_and_compare(tmp_path, kills=20, seed=12)
+
+
+def kill_and_compare(tmp_path, kills: int, seed: int) -> None:
+    """Kill trainers at random moments from their first event on; checkpoints are so frequent that some die in a save."""
+    chance, training = random.Random(seed), dataclasses.replace(TRICKY, precision="bf16", checkpoint_every=2)
+    lakes = [tmp_path / "whole", tmp_path / "killed"]
+    folders = [build(lake, rows=320, training=training)[0] for lake in lakes]
+    finish(start(lakes[0], folders[0]))
+    for attempt in range(kills):
+        process = start(lakes[1], folders[1])
+        while not list((folders[1] / "events").glob(f"a{attempt:04d}-*")) and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.6))
+        process.kill()
+        process.communicate()
+    finish(start(lakes[1], folders[1]))
+    assert sum(e["kind"] in ("started", "resumed") for e in table(lakes[1], "events")) == kills + 1
+    assert_same_run(*lakes)
+    assert not list(lakes[1].rglob(".tmp-*"))
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_exits_with_75_and_the_same_command_goes_on(tmp_path, name):
+    lakes = [tmp_path / "whole", tmp_path / "stopped"]
+    folders = [build(lake, rows=400, training=dataclasses.replace(TRICKY, checkpoint_every=0))[0] for lake in lakes]
+    whole = start(lakes[0], folders[0])
+    process = start(lakes[1], folders[1])
+    while not list((folders[1] / "events").glob("*")):
+        time.sleep(0.005)
+    time.sleep(0.2)
+    process.send_signal(name)
+    assert "the same command goes on" in finish(process, 75)
+    assert "resumed first" in finish(start(lakes[1], folders[1]))
+    finish(whole)
+    assert_same_run(*lakes)
+    assert "has ended already" in finish(start(lakes[1], folders[1]))
+
+
+def test_two_trainers_of_one_run_do_not_mix(tmp_path):
+    folder, _, _ = build(tmp_path, rows=2000)
+    first = start(tmp_path, folder)
+    while not list((folder / "events").glob("*")):
+        time.sleep(0.005)
+    assert f"in use by process {first.pid}" in finish(start(tmp_path, folder), 2)
+    first.kill()
+    first.communicate()
+
+
+def test_what_would_break_the_sequence_is_refused_unless_allowed(tmp_path):
+    folder, _, _ = build(tmp_path, training=TRICKY)
+    with pytest.raises(Interrupted):
+        trainer(tmp_path, folder, After(5)).run()
+    with pytest.raises(LakeError, match="threads is 2, was 1"):
+        trainer(tmp_path, folder, threads=2)
+    trainer(tmp_path, folder, threads=2, allow_mismatch=True)
+    path = folder / "stage.json"
+    text = path.read_text()
+    for change, message in (({"precision": "bf16"}, "precision is bf16, was fp32"), ({"clip": 2.0}, "clip is 2.0, was 1.0")):
+        value = json.loads(text)
+        value["training"].update(change)
+        path.write_text(json.dumps(value))
+        with pytest.raises(LakeError, match=message):
+            trainer(tmp_path, folder)
+    value = json.loads(text)
+    value["model"]["layers"] = 1
+    path.write_text(json.dumps(value))
+    with pytest.raises(LakeError, match="model is another"):
+        trainer(tmp_path, folder, allow_mismatch=True)
+
+
+def test_a_changed_past_is_refused(tmp_path):
+    folder, lots, held = build(tmp_path, training=TRICKY)
+    with pytest.raises(Interrupted):
+        trainer(tmp_path, folder, After(5)).run()
+    (tmp_path / "runs/r/segments.json").unlink()
+    folder = write_stage(tmp_path, "first", lots, held, {"code-0": (0, 90)}, 48, training=TRICKY)
+    with pytest.raises(LakeError, match="already trained on have changed"):
+        trainer(tmp_path, folder)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_none_left_is_an_error(tmp_path):
+    stage = {"training": dataclasses.replace(TRICKY, keep_last=3)}
+    folder, _, _ = build(tmp_path / "whole", **stage)
+    trainer(tmp_path / "whole", folder).run()
+    root = tmp_path / "damaged"
+    folder, _, _ = build(root, **stage)
+    with pytest.raises(Interrupted):
+        trainer(root, folder, After(10)).run()
+    checkpoints = sorted((folder / "checkpoints").iterdir())
+    assert len(checkpoints) >= 3
+    broken = checkpoints[-1] / "optimizer.pt"
+    data = bytearray(broken.read_bytes())
+    data[len(data) // 2] ^= 1
+    broken.write_bytes(data)
+    again = trainer(root, folder)
+    assert again.step == int(checkpoints[-2].name[-8:])
+    again.run()
+    assert_same_run(tmp_path / "whole", root)
+    (folder / "outcome.json").unlink()
+    for checkpoint in (folder / "checkpoints").iterdir():
+        (checkpoint / "manifest.json").unlink()
+    with pytest.raises(LakeError, match="can be used"):
+        trainer(root, folder)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, monkeypatch):
+    folder, _, _ = build(tmp_path, training=TRICKY)
+    original = torch.save
+
+    def full(value, path):
+        if "s00000006" in str(path) and "optimizer" in str(path):
+            raise OSError(28, "No space left on device")
+        original(value, path)
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(LakeError, match="cannot save a checkpoint"):
+        trainer(tmp_path, folder).run()
+    monkeypatch.undo()
+    assert trainer(tmp_path, folder).step == 4
+    assert not list((folder / "checkpoints").glob(".tmp-*"))

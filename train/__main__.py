@@ -1,0 +1,61 @@
+"""``python -m train LAKE STAGE_FOLDER``: train one stage, alone or under torchrun; the same command again goes on where it was."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from schemas.errors import GristmillError
+from train.interrupt import EXIT_SAVED, Interrupt, Interrupted
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 0 ended, 2 an error the user can act on, 75 interrupted and saved."""
+    parser = argparse.ArgumentParser(prog="python -m train", description="Train one stage of a lake; resumes by itself.")
+    parser.add_argument("lake", type=Path, help="folder of the lake")
+    parser.add_argument("stage", help="the stage's folder, which holds stage.json; relative to the lake, or a path inside it")
+    parser.add_argument("--threads", type=int, default=0, help="torch threads (default: the stage's setting)")
+    parser.add_argument("--allow-mismatch", action="store_true", help="resume although the loss sequence will not be the same")
+    parser.add_argument("--dry-run", action="store_true", help="build everything, do one step, report memory and time, write nothing")
+    options = parser.parse_args(arguments)
+    interrupt = Interrupt()
+    interrupt.install()
+    try:
+        return _run(options, interrupt)
+    except GristmillError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except Interrupted:
+        return EXIT_SAVED
+
+
+def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
+    from train.dry_run import dry_run
+    from train.loop import run_stage
+    from train.parallel import ranks
+
+    lake = options.lake.resolve()
+    folder = _inside(lake, options.stage)
+    with ranks() as group:
+        if options.dry_run:
+            print(dry_run(lake, folder, group, threads=options.threads))
+            return 0
+        outcome = run_stage(lake, folder, group, interrupt, threads=options.threads, allow_mismatch=options.allow_mismatch)
+        if outcome is None and group.first:
+            print(f"{folder} has ended already: see {lake / folder / 'outcome.json'}", file=sys.stderr)
+    return 0
+
+
+def _inside(lake: Path, stage: str) -> str:
+    if (lake / stage).is_dir():
+        return (lake / stage).resolve().relative_to(lake).as_posix()
+    path = Path(stage).resolve()
+    if not path.is_dir() or not path.is_relative_to(lake):
+        raise GristmillError(f"no stage folder {stage!r} in this lake", where=str(lake), fix="name one of runs/<run>/<position>-<stage>")
+    return path.relative_to(lake).as_posix()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

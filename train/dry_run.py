@@ -1,0 +1,60 @@
+"""A dry run: everything is built, one full step is done on real rows, and nothing is written."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+import torch
+
+from train.compiling import compile_blocks, why_not
+from train.loop import build_model, build_stage_optimizer
+from train.parallel import Ranks
+from train.stage import Stage
+from train.step import train_step
+
+_MIB = 1 << 20
+
+
+def dry_run(root: Path, folder: str, ranks: Ranks, *, threads: int = 0) -> str:
+    """Build a stage and do its first step twice; return memory by part, and time, as text."""
+    stage = Stage.open(root, folder)
+    training = stage.settings.training
+    if threads or training.threads:
+        torch.set_num_threads(threads or training.threads)
+    model = build_model(stage, ranks)
+    optimizer = build_stage_optimizer(stage, model)
+    if training.compile and not why_not(ranks.device):
+        compile_blocks(model)
+    batches = stage.micro_batches(stage.first_step, ranks.rank, ranks.world)
+    seconds = []
+    for _ in range(2):  # the second is free of compilation and first allocations
+        began = time.perf_counter()
+        result = train_step(
+            model,
+            optimizer,
+            batches,
+            ranks=ranks,
+            sources=len(stage.sources),
+            precision=training.precision,
+            clip=training.clip,
+            seed=(stage.settings.seed, stage.first_step),
+        )
+        seconds.append(time.perf_counter() - began)
+    weights = sum(p.nbytes for p in model.parameters())
+    states = sum(v.nbytes for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor))
+    peak = torch.cuda.max_memory_allocated() if ranks.device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    steps = stage.steps * seconds[1]
+    return "\n".join(
+        [
+            f"{stage.settings.stage}: {model.parameter_count():,} parameters, {stage.steps} steps of {stage.batch_rows} rows",
+            f"weights    {weights / _MIB:10.1f} MiB",
+            f"gradients  {weights / _MIB:10.1f} MiB",
+            f"optimizer  {states / _MIB:10.1f} MiB",
+            f"peak       {peak / _MIB:10.1f} MiB (whole {'device' if ranks.device.type == 'cuda' else 'process'})",
+            f"step       {seconds[1]:10.3f} s, {result.tokens.sum() / seconds[1]:.0f} tokens/s; the first took {seconds[0]:.1f} s",
+            f"stage      {steps / 60:10.1f} min without evaluation and checkpoints",
+            f"loss {result.loss:.3f}",
+        ]
+    )

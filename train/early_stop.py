@@ -1,0 +1,60 @@
+"""Early stopping: when a monitored held-out loss has stopped falling, and which step was best; all state fits in a checkpoint."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from schemas.settings import EarlyStopSettings
+
+
+@dataclass
+class EarlyStop:
+    """Best value so far and evaluations since; fires only where settings are given.
+
+    A value that is not finite counts as an evaluation without improvement and never becomes the best.
+
+    Attributes:
+        settings: when to fire; None never fires.
+        best: lowest value so far.
+        best_step: steps done (over the whole run) when it was seen, -1 before any.
+        reference: value that the next must fall below by ``min_delta`` to count as improvement.
+        waited: evaluations since one that counted.
+    """
+
+    settings: EarlyStopSettings | None
+    best: float = math.inf
+    best_step: int = -1
+    reference: float = math.inf
+    waited: int = 0
+
+    @property
+    def monitor(self) -> str:
+        """Name of the metric watched."""
+        return self.settings.monitor if self.settings else "heldout"
+
+    def update(self, step: int, value: float) -> bool:
+        """Take in an evaluation; return whether its value is the lowest so far."""
+        improved = math.isfinite(value) and value < self.best
+        if improved:
+            self.best, self.best_step = value, step
+        if math.isfinite(value) and value < self.reference - (self.settings.min_delta if self.settings else 0.0):
+            self.reference, self.waited = value, 0
+        else:
+            self.waited += 1
+        return improved
+
+    def fired(self, stage_steps: int) -> bool:
+        """Whether the stage should end after this many of its own steps."""
+        return self.settings is not None and self.waited >= self.settings.patience and stage_steps >= self.settings.min_steps
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the settings, for a checkpoint (infinities as null)."""
+        state = {name: value for name, value in asdict(self).items() if name != "settings"}
+        return {name: None if value == math.inf else value for name, value in state.items()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over the state of a checkpoint."""
+        for name, value in state.items():
+            setattr(self, name, math.inf if value is None else value)

@@ -1,0 +1,68 @@
+"""What a person sees while a stage trains: one live line on a terminal, few lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+_QUIET_SECONDS = 15.0
+_LIVE_SECONDS = 0.2
+
+
+class Progress:
+    """Shows steps, loss, rate and time left.
+
+    Args:
+        label: what trains.
+        first: step of the stage at which this process starts.
+        steps: steps of the stage.
+        shown: whether to write at all (rank 0).
+        stream: where to.
+    """
+
+    def __init__(self, label: str, first: int, steps: int, *, shown: bool = True, stream: TextIO = sys.stderr) -> None:
+        self.label, self.steps, self.shown, self.stream = label, steps, shown, stream
+        self.live = stream.isatty()
+        self._began, self._first, self._last = time.monotonic(), first, 0.0
+        self._width = 0
+
+    def step(self, done: int, loss: float, tokens_per_second: float) -> None:
+        """Show that ``done`` steps of the stage are done."""
+        now = time.monotonic()
+        if not self.shown or (now - self._last < (_LIVE_SECONDS if self.live else _QUIET_SECONDS) and done < self.steps):
+            return
+        self._last = now
+        left = (now - self._began) / max(1, done - self._first) * (self.steps - done)
+        text = f"{self.label}  {done}/{self.steps}  loss {loss:.3f}  {_short(tokens_per_second)} tokens/s  {_duration(left)} left"
+        if not self.live:
+            print(text, file=self.stream, flush=True)
+            return
+        filled = round(20 * done / max(1, self.steps))
+        line = f"[{'#' * filled}{'.' * (20 - filled)}] {text}"
+        print(f"\r{line.ljust(self._width)}", end="", file=self.stream, flush=True)
+        self._width = len(line)
+
+    def line(self, text: str) -> None:
+        """Write a line that stays."""
+        if self.shown:
+            if self._width:
+                print(f"\r{' ' * self._width}\r", end="", file=self.stream)
+                self._width = 0
+            print(text, file=self.stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the live line."""
+        if self.shown and self._width:
+            print(file=self.stream, flush=True)
+            self._width = 0
+
+
+def _short(rate: float) -> str:
+    return f"{rate:.0f}" if rate < 10_000 else f"{rate / 1e3:.1f} k" if rate < 1e6 else f"{rate / 1e6:.2f} M"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,120 @@
+"""Where a process starts: the stage's newest checkpoint, the earlier stage's, or random weights; and what it refuses to start from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from schemas.errors import LakeError
+from train.checkpoint import Checkpoint, load
+from train.stage import Stage
+
+Facts = dict[str, Any]
+
+
+def facts(stage: Stage, *, compiled: bool, world: int, device: torch.device) -> tuple[Facts, Facts]:
+    """What the losses depend on: settings that change what is computed, and circumstances that change its last bits."""
+    training = stage.settings.training
+    computed = {name: getattr(training, name) for name in ("precision", "clip")}
+    computed |= {name: dataclasses.asdict(getattr(training, name)) for name in ("optimizer", "schedule")}
+    circumstances = {
+        "ranks": world,
+        "threads": torch.get_num_threads(),
+        "compiled": compiled,
+        "micro_batch_rows": stage.micro_rows(world),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability(),
+        "torch": str(torch.__version__),
+    }
+    return json.loads(json.dumps(computed)), circumstances
+
+
+def check_resume(checkpoint: Checkpoint, stage: Stage, computed: Facts, circumstances: Facts, *, allow_mismatch: bool) -> str:
+    """Refuse to resume from a checkpoint with which the loss sequence would not be that of an uninterrupted run.
+
+    Returns:
+        What differs where that is allowed: another number of ranks, or anything with ``allow_mismatch``. Empty when nothing does.
+
+    Raises:
+        LakeError: the past was planned anew, or a difference that is not allowed; says what differs.
+    """
+    state, where = checkpoint.state, str(checkpoint.root / checkpoint.path)
+    if state["past"] != stage.past(state["step"]):
+        raise LakeError(
+            "segments that were already trained on have changed since this checkpoint",
+            where=where,
+            fix="restore the run's segments.json; only segments that no step has reached may change",
+        )
+    changed = _differences(state["computed"], computed)
+    ranks, before = circumstances["ranks"], state["circumstances"]["ranks"]
+    if ranks == before:
+        changed += _differences(state["circumstances"], circumstances)
+    if changed and not allow_mismatch:
+        raise LakeError(
+            f"resuming would not continue the same loss sequence: {'; '.join(changed)}",
+            where=where,
+            fix="run with what the checkpoint was made with, or accept another sequence with --allow-mismatch",
+        )
+    if ranks != before:
+        changed.append(f"{ranks} ranks, {before} before: the same rows, but losses may differ in their last bits")
+    return "; ".join(changed)
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [f"{name} is {now[name]}, was {before[name]}" for name in now if before.get(name) != now[name]]
+
+
+def earlier_checkpoint(stage: Stage) -> Checkpoint | None:
+    """Open the checkpoint that a stage starts from, as the earlier stage's outcome names it; None for the first stage.
+
+    Raises:
+        LakeError: the earlier stage has not ended, its checkpoint is missing or damaged, or it ended elsewhere than this stage begins.
+    """
+    folder = stage.settings.init_from
+    if folder is None:
+        return None
+    path = stage.root / folder / "outcome.json"
+    if not path.is_file():
+        raise LakeError("the earlier stage has not ended", where=str(path), fix=f"train it first: python -m train {stage.root} {folder}")
+    outcome = json.loads(path.read_text(encoding="utf-8"))
+    checkpoint = load(stage.root, outcome["checkpoint"])
+    if (outcome["next_step"], outcome["next_row"]) != (stage.first_step, stage.segments[0].first_row):
+        raise LakeError(
+            f"the earlier stage ended before step {outcome['next_step']}, row {outcome['next_row']}; this one begins at step "
+            f"{stage.first_step}, row {stage.segments[0].first_row}",
+            where=str(path),
+            fix="plan this stage again, now that the earlier one has ended",
+        )
+    return checkpoint
+
+
+def restore(checkpoint: Checkpoint, model: torch.nn.Module, optimizer: torch.optim.Optimizer, shape: Facts, *, same_stage: bool) -> None:
+    """Load model and optimizer; from an earlier stage the optimizer keeps its state and takes the new stage's settings.
+
+    Raises:
+        LakeError: the model or the optimizer is another.
+    """
+    state, where = checkpoint.state, str(checkpoint.root / checkpoint.path)
+    for what, before, now in (
+        ("model", state["model"], json.loads(json.dumps(shape))),
+        ("optimizer", state["optimizer"], type(optimizer).__name__),
+    ):
+        if before != now:
+            raise LakeError(
+                f"the {what} is another: {now}, the checkpoint has {before}", where=where, fix=f"keep the {what} over all stages"
+            )
+    model.load_state_dict(checkpoint.tensors("model"))
+    loaded = checkpoint.tensors("optimizer")
+    if not same_stage:
+        fresh = optimizer.state_dict()["param_groups"]
+        own = {"initial_lr", "lr", *optimizer.defaults}
+        if len(fresh) != len(loaded["param_groups"]):
+            raise LakeError(
+                "the optimizer's parameter groups are others", where=where, fix="keep embedding_lr and weight_decay set or unset"
+            )
+        for group, new in zip(loaded["param_groups"], fresh, strict=True):
+            group.update({name: new[name] for name in own if name in new})
+    optimizer.load_state_dict(loaded)

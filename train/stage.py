@@ -1,0 +1,149 @@
+"""A stage as the trainer sees it: its settings, its steps, and the rows of each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from schemas.errors import LakeError, PlanError, RecipeError
+from schemas.manifest import fingerprint
+from schemas.segments import Allotment, ends, leftover, read_segments, segments_hash
+from schemas.settings import StageSettings, read_stage
+from train.data import Batch, RowReader, StepRows
+from train.order import Ints, Order, Rows, step_rows
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some of a step's rows: the tokens, and for each row its place in the step, source, lot and number."""
+
+    batch: Batch
+    place: Ints
+    source: Ints
+    lot: Ints
+    row: Ints
+
+
+class Stage:
+    """A stage's settings, order and rows.
+
+    Args:
+        root: the lake.
+        settings: the stage.
+        checksums: check every shard's checksum when it is first opened.
+
+    Raises:
+        LakeError: the segments are not those the stage was planned with, or a shard was changed.
+        PlanError: a segment cannot be dealt from its allotments.
+    """
+
+    def __init__(self, root: Path, settings: StageSettings, *, checksums: bool = False) -> None:
+        self.root, self.settings = root, settings
+        _check_training(settings)
+        path = root / settings.segments
+        every = read_segments(path)[: settings.last_segment + 1]
+        if segments_hash(every) != settings.segments_hash:
+            raise LakeError(
+                f"the run's segments are not those that stage {settings.stage!r} was planned with",
+                where=str(path),
+                fix="plan the stage again; segments that were already trained on must stay as they were",
+            )
+        self.fingerprints = [segments_hash([segment]) for segment in every]
+        self.segments = every[settings.first_segment :]
+        self._ends = ends(self.segments)
+        lots = {lot.lot: lot for lot in settings.lots}
+        try:
+            self.order = Order(self.segments, {lot: [shard.rows for shard in lots[lot].shards] for lot in lots})
+        except ValueError as error:
+            raise PlanError(str(error), where=str(path), fix="plan the stage again") from error
+        self.sources = self.order.sources
+        self.reader = RowReader(root, [lots[lot] for lot in self.order.lots], checksums=checksums)
+        self.holdout = RowReader(root, settings.holdout, checksums=checksums)
+        self._rows = StepRows(self.order)
+        self.first_step = self.segments[0].first_step
+        self.end_step = self.segments[-1].first_step + self.segments[-1].steps
+        self.batch_rows = max(segment.batch for segment in self.segments)
+
+    @classmethod
+    def open(cls, root: Path, folder: str, *, checksums: bool = False) -> Stage:
+        """Open the stage whose ``stage.json`` lies in a folder of the lake."""
+        return cls(root, read_stage(root / folder / "stage.json"), checksums=checksums)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps planned."""
+        return self.end_step - self.first_step
+
+    def span(self, step: int) -> tuple[int, int]:
+        """Positions (first, end) of a step in the run's order."""
+        index = self._segment(step)
+        first, end = step_rows(self.segments[index], step)
+        return first, min(end, self._ends[index])
+
+    def rows(self, step: int) -> Rows:
+        """Rows of a step, over all ranks."""
+        return self._rows(*self.span(step))
+
+    def next_row(self, step: int) -> int:
+        """Position in the run's order of the first row that was not trained on before a step."""
+        return self.span(step)[0] if step < self.end_step else self._ends[-1]
+
+    def leftover(self, step: int) -> tuple[Allotment, ...]:
+        """Allotments left over when the stage ends before a step, in order of segments."""
+        left: list[Allotment] = []
+        for segment, end in zip(self.segments, self._ends, strict=True):
+            used = min(max(0, self.next_row(step) - segment.first_row), end - segment.first_row)
+            if end - segment.first_row == segment.rows:  # a segment that a later one cut short was returned when that was planned
+                left += leftover(segment, used)
+        return tuple(left)
+
+    def past(self, step: int) -> str:
+        """Fingerprint of the segments that the rows before a step came from."""
+        done = sum(segment.first_row < self.next_row(step) for segment in self.segments)
+        return fingerprint(self.fingerprints[: self.settings.first_segment + done])
+
+    def micro_rows(self, world: int) -> int:
+        """Rows of a forward pass on one rank; every micro-batch has this many, the last ones with empty rows."""
+        return min(self.settings.training.micro_batch_rows, -(-self.batch_rows // world))
+
+    def micro_batches(self, step: int, rank: int, world: int) -> list[MicroBatch]:
+        """A rank's share of a step: rows ``rank::world`` of it, in micro-batches."""
+        rows, height = self.rows(step), self.micro_rows(world)
+        mine = np.arange(rank, len(rows.row), world)
+        made = []
+        for first in range(0, len(mine), height):
+            place = mine[first : first + height]
+            batch = self.reader.read(rows.lot[place], rows.row[place], height)
+            made.append(MicroBatch(batch, place, rows.source[place], rows.lot[place], rows.row[place]))
+        return made
+
+    def _segment(self, step: int) -> int:
+        for index in range(len(self.segments) - 1, -1, -1):
+            if self.segments[index].first_step <= step:
+                return index
+        raise IndexError(f"step {step} is before the stage's first, {self.first_step}")
+
+
+def _check_training(settings: StageSettings) -> None:
+    training = settings.training
+    for field, value, least in (
+        ("batch_rows", training.batch_rows, 1),
+        ("micro_batch_rows", training.micro_batch_rows, 1),
+        ("clip", training.clip, 0),
+        ("eval_every", training.eval_every, 0),
+        ("eval_rows", training.eval_rows, 0),
+        ("checkpoint_every", training.checkpoint_every, 0),
+        ("keep_last", training.keep_last, 1),
+        ("log_every", training.log_every, 1),
+        ("threads", training.threads, 0),
+        ("schedule.warmup_steps", training.schedule.warmup_steps, 0),
+    ):
+        if value < least:
+            raise RecipeError(f"{value} is below {least}", where=f"training.{field}")
+    stop, sources = training.early_stop, {lot.source for lot in settings.holdout}
+    names = {"heldout", *(f"heldout/{source}" for source in sources)}
+    if stop is not None and (not sources or stop.monitor not in names):
+        measured = ", ".join(sorted(names)) if sources else "no held-out rows"
+        raise RecipeError(f"{stop.monitor!r} is not measured: the stage has {measured}", where="training.early_stop.monitor")

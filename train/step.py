@@ -1,0 +1,129 @@
+"""One optimizer step: loss over valid tokens, accumulated over micro-batches and ranks, clipped, and skipped when it is not finite."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from train.data import Batch
+from train.model import Decoder
+from train.parallel import Ranks
+from train.stage import MicroBatch
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step did, summed over ranks, except ``pieces``.
+
+    Attributes:
+        nats: cross-entropy summed over valid tokens, by source.
+        tokens: valid tokens, by source.
+        grad_norm: global norm of the gradient before clipping.
+        skipped: loss or gradient was not finite, and neither weights nor optimizer changed.
+        pieces: this rank's loss of each document piece, by micro-batch.
+    """
+
+    nats: NDArray[np.float64]
+    tokens: NDArray[np.float64]
+    grad_norm: float
+    skipped: bool
+    pieces: list[NDArray[np.float64]]
+
+    @property
+    def loss(self) -> float:
+        """Nats per valid token."""
+        return float(self.nats.sum() / max(1.0, self.tokens.sum()))
+
+
+def precision_context(precision: str, device: torch.device) -> AbstractContextManager[None]:
+    """Autocast to BF16, or nothing for FP32."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+
+
+def forward(model: Decoder, batch: Batch, device: torch.device) -> torch.Tensor:
+    """(B, L) losses of a batch."""
+    inputs = (
+        torch.from_numpy(a).to(device, non_blocking=True) for a in (batch.tokens, batch.targets(), batch.documents(), batch.positions())
+    )
+    losses: torch.Tensor = model(*inputs)
+    return losses
+
+
+def piece_losses(losses: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """(P,) FP64 sum of (B, L) losses over each document piece; a loss that is not finite stays within its piece."""
+    lengths, real = batch.runs()
+    sums: torch.Tensor = torch.segment_reduce(
+        losses.detach().double().flatten(), "sum", lengths=torch.from_numpy(lengths).to(losses.device), unsafe=True
+    )
+    return sums[torch.from_numpy(real).to(losses.device)]
+
+
+def seed_for(seed: int, step: int, micro_batch: int, rank: int) -> int:
+    """Seed of everything random in a forward pass (dropout), so that no generator's state need be saved."""
+    digest = hashlib.blake2b(f"{seed}\x00{step}\x00{micro_batch}\x00{rank}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def train_step(
+    model: Decoder,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[MicroBatch],
+    *,
+    ranks: Ranks,
+    sources: int,
+    precision: str,
+    clip: float,
+    seed: tuple[int, int],
+) -> StepResult:
+    """Do one step.
+
+    Args:
+        model: the model, in training mode.
+        optimizer: its learning rates already set.
+        batches: this rank's micro-batches.
+        ranks: all ranks.
+        sources: number of sources.
+        precision: bf16 or fp32.
+        clip: largest global gradient norm; 0 is off.
+        seed: the stage's seed and the step.
+    """
+    count = ranks.sum(torch.tensor(float(sum(b.batch.valid_tokens for b in batches)), dtype=torch.float64, device=ranks.device)).item()
+    optimizer.zero_grad(set_to_none=True)
+    waiting = []
+    for number, micro in enumerate(batches):
+        torch.manual_seed(seed_for(*seed, number, ranks.rank))
+        with precision_context(precision, ranks.device):
+            losses = forward(model, micro.batch, ranks.device)
+        torch.autograd.backward(losses.sum() / max(1.0, count))
+        waiting.append(piece_losses(losses, micro.batch))
+    ranks.sum_gradients(model.parameters())
+    pieces = [sums.cpu().numpy() for sums in waiting]
+    nats, tokens = by_source(batches, pieces, sources, ranks)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf, foreach=True)
+    grad_norm = float(norm)
+    skipped = count == 0 or not (math.isfinite(grad_norm) and np.isfinite(nats).all())
+    if not skipped:
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return StepResult(nats, tokens, grad_norm, skipped, pieces)
+
+
+def by_source(
+    batches: Sequence[MicroBatch], pieces: Sequence[NDArray[np.float64]], sources: int, ranks: Ranks
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Nats and valid tokens by source, over all ranks."""
+    totals = np.zeros((2, sources))
+    for micro, sums in zip(batches, pieces, strict=True):
+        source = micro.source[micro.batch.row_of_piece]
+        totals[0] += np.bincount(source, weights=sums, minlength=sources)
+        totals[1] += np.bincount(source, weights=micro.batch.predicted, minlength=sources)
+    if ranks.world > 1:
+        totals = ranks.sum(torch.from_numpy(totals).to(ranks.device)).cpu().numpy()
+    return totals[0], totals[1]
