@@ -107,9 +107,17 @@ def read_python(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             intake.refuse_file("broken_source", f"not Python that this interpreter parses: {error}", piece.size)
             return
+        except OSError as error:
+            intake.refuse_file("unreadable_file", f"the system cannot read it: {error.strerror}", piece.size)
+            return
         for number, record in enumerate(documents):
             intake.records += 1
-            intake.take(record | {"part": part}, number, len(record["text"].encode("utf-8", "replace")))
+            try:
+                size = len(record["text"].encode())
+            except UnicodeEncodeError:
+                intake.refuse(number, "invalid_utf8", "half a surrogate pair", len(record["text"]))
+            else:
+                intake.take(record | {"part": part}, number, size)
     else:
         intake.records += 1
         take_text(intake, piece, file, part=part)
