@@ -1,0 +1,63 @@
+"""Which rules each document fails, computed by DuckDB over stored signals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from curate.rules.expression import sandbox
+from curate.rules.rule_sets import Rule
+from schemas.errors import RecipeError
+from schemas.tables import FAILURE
+
+ROWS = 1 << 17
+"""Rows a query takes at once, which bounds memory whatever the table's length."""
+
+
+def evaluate(signals: pa.Table, rules: Sequence[Rule], *, threads: int = 1) -> pa.Table:
+    """Every failing rule of every document.
+
+    Args:
+        signals: Rows with the columns that the rules read.
+        rules: What `resolve_rules` returns.
+        threads: DuckDB's threads; the result does not depend on them.
+
+    Returns:
+        One row a row of `signals`, in the same order: `failures`, a list of structs of rule, value and threshold in the order of
+        `rules`, empty where the document passes. A recipe's own rule has neither value nor threshold.
+
+    Raises:
+        RecipeError: A rule reads a column that is missing, or fails while it is computed (an overflow).
+    """
+    db = sandbox(threads)
+    try:
+        parts = [_failures(db, signals.slice(start, ROWS), rules) for start in range(0, signals.num_rows, ROWS)]
+    except duckdb.Error as error:
+        message = str(error).split("\n", 1)[0]
+        raise RecipeError(f"a rule cannot be computed: {message}", where="rules", fix="correct the expression or the signals") from error
+    finally:
+        db.close()
+    return pa.table({"failures": pa.chunked_array(parts, pa.list_(FAILURE))})
+
+
+def _failures(db: duckdb.DuckDBPyConnection, signals: pa.Table, rules: Sequence[Rule]) -> pa.Array:
+    """The lists of failures of one part of the table."""
+    if not rules:
+        return pa.array([[]] * signals.num_rows, pa.list_(FAILURE))
+    values = [f"CAST(({rule.value}) AS DOUBLE)" if rule.comparison else "CAST(NULL AS DOUBLE)" for rule in rules]
+    columns = [f"{rule.predicate} AS f{i}, {value} AS v{i}" for i, (rule, value) in enumerate(zip(rules, values, strict=True))]
+    db.register("signals", signals)
+    result = db.sql(f"SELECT {', '.join(columns)} FROM signals").to_arrow_table()
+    db.unregister("signals")
+    failed = np.stack([result.column(f"f{i}").to_numpy() for i in range(len(rules))], axis=1).astype(bool)
+    numbers = np.stack([result.column(f"v{i}").to_numpy() for i in range(len(rules))], axis=1).astype(np.float64)
+    which = np.nonzero(failed)[1]
+    thresholds = np.array([np.nan if rule.threshold is None else rule.threshold for rule in rules])
+    own = np.array([rule.comparison is None for rule in rules])[which]
+    names = pa.array([rule.name for rule in rules], pa.string()).take(pa.array(which))
+    fields = [names, pa.array(numbers[failed], mask=own), pa.array(thresholds[which], mask=own)]
+    offsets = np.concatenate([[0], np.cumsum(failed.sum(axis=1))]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(fields, fields=list(FAILURE)), type=pa.list_(FAILURE))

@@ -1,0 +1,128 @@
+"""The rule sets as data: for each rule a reason code, a value in SQL over the signals, a comparison and a default threshold.
+
+A document fails a rule when the comparison is true; all are strict, so a value at its threshold passes. A ratio without a denominator is
+NULL and fails nothing. Reasons and thresholds stay what they are within a version of a set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One reason to drop a document.
+
+    Attributes:
+        name: Reason code, stable.
+        value: SQL expression over signals; for a recipe's own rule, its whole predicate.
+        comparison: How the value fails against the threshold; None for a recipe's own rule.
+        threshold: What the value is compared with; None for a recipe's own rule.
+        origin: The rule set and its version, or "recipe".
+    """
+
+    name: str
+    value: str
+    comparison: Literal["<", ">"] | None
+    threshold: float | None
+    origin: str = "recipe"
+
+    @property
+    def predicate(self) -> str:
+        """SQL that is TRUE for a document that fails and never NULL."""
+        if self.comparison is None:
+            return f"coalesce(({self.value}\n), FALSE)"
+        # A quoted literal is read as the nearest DOUBLE; a bare one would be a DECIMAL.
+        return f"coalesce(CAST(({self.value}) AS DOUBLE) {self.comparison} CAST('{self.threshold!r}' AS DOUBLE), FALSE)"
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Rules that belong together, in the order in which the first failing one names the reason.
+
+    Attributes:
+        name: What a recipe calls it.
+        version: Raised when a reason, value or default changes.
+        source: Where its rules come from.
+        rules: The rules in order.
+    """
+
+    name: str
+    version: int
+    source: str
+    rules: tuple[Rule, ...]
+
+
+def _ratio(numerator: str, denominator: str) -> str:
+    return f"CAST({numerator} AS DOUBLE) / nullif({denominator}, 0)"
+
+
+def _set(name: str, version: int, source: str, *rules: tuple[str, str, Literal["<", ">"], float]) -> RuleSet:
+    return RuleSet(name, version, source, tuple(Rule(*rule, origin=f"{name}/{version}") for rule in rules))
+
+
+_EMPTY: tuple[str, str, Literal["<", ">"], float] = ("empty", "n_chars", "<", 1.0)
+
+GOPHER_QUALITY = _set(
+    "gopher_quality",
+    1,
+    "Rae et al. 2021, Scaling Language Models (Gopher), appendix A.1, as datatrove applies it",
+    _EMPTY,
+    ("gopher_short_doc", "n_content_words", "<", 50.0),
+    ("gopher_long_doc", "n_content_words", ">", 100_000.0),
+    ("gopher_below_avg_threshold", _ratio("content_word_chars", "n_content_words"), "<", 3.0),
+    ("gopher_above_avg_threshold", _ratio("content_word_chars", "n_content_words"), ">", 10.0),
+    ("gopher_too_many_hashes", _ratio("n_hashes", "n_words"), ">", 0.1),
+    ("gopher_too_many_ellipsis", _ratio("n_ellipses", "n_words"), ">", 0.1),
+    ("gopher_too_many_bullets", _ratio("n_bullet_lines", "n_text_lines"), ">", 0.9),
+    ("gopher_too_many_end_ellipsis", _ratio("n_ellipsis_lines", "n_text_lines"), ">", 0.3),
+    ("gopher_below_alpha_threshold", _ratio("n_alpha_words", "n_words"), "<", 0.8),
+    ("gopher_enough_stop_words", "n_stop_words", "<", 2.0),
+)
+
+GOPHER_REPETITION = _set(
+    "gopher_repetition",
+    1,
+    "Rae et al. 2021, Scaling Language Models (Gopher), table A1, as datatrove applies it",
+    _EMPTY,
+    ("dup_para_frac", _ratio("n_dup_paragraphs", "n_paragraphs"), ">", 0.3),
+    ("dup_para_char_frac", _ratio("dup_paragraph_chars", "n_chars"), ">", 0.2),
+    ("dup_line_frac", _ratio("n_dup_lines", "n_lines"), ">", 0.3),
+    ("dup_line_char_frac", _ratio("dup_line_chars", "n_chars"), ">", 0.2),
+    ("top_2_gram", _ratio("top_2_gram_chars", "n_chars"), ">", 0.20),
+    ("top_3_gram", _ratio("top_3_gram_chars", "n_chars"), ">", 0.18),
+    ("top_4_gram", _ratio("top_4_gram_chars", "n_chars"), ">", 0.16),
+    ("duplicated_5_n_grams", _ratio("dup_5_gram_chars", "n_chars"), ">", 0.15),
+    ("duplicated_6_n_grams", _ratio("dup_6_gram_chars", "n_chars"), ">", 0.14),
+    ("duplicated_7_n_grams", _ratio("dup_7_gram_chars", "n_chars"), ">", 0.13),
+    ("duplicated_8_n_grams", _ratio("dup_8_gram_chars", "n_chars"), ">", 0.12),
+    ("duplicated_9_n_grams", _ratio("dup_9_gram_chars", "n_chars"), ">", 0.11),
+    ("duplicated_10_n_grams", _ratio("dup_10_gram_chars", "n_chars"), ">", 0.10),
+)
+
+FINEWEB = _set(
+    "fineweb",
+    1,
+    "Penedo et al. 2024, The FineWeb Datasets, section 3.5, as datatrove applies it",
+    ("empty", "n_full_lines", "<", 1.0),
+    ("line_punct_ratio", _ratio("n_terminal_lines", "n_full_lines"), "<", 0.12),
+    ("short_line_ratio", _ratio("n_short_lines", "n_full_lines"), ">", 0.67),
+    ("char_dup_ratio", _ratio("dup_full_line_chars", "n_chars - n_newlines"), ">", 0.01),
+    ("list_ratio", _ratio("n_newlines", "n_words"), ">", 0.3),
+)
+
+CODE = _set(
+    "code",
+    1,
+    "Li et al. 2023, StarCoder, section 3.1 (line lengths and alphanumeric share); the last two are our own",
+    _EMPTY,
+    ("code_long_line", "max_line_chars", ">", 1_000.0),
+    ("code_mean_line", _ratio("n_chars - n_newlines", "n_newlines + 1"), ">", 100.0),
+    ("code_low_alphanumeric", _ratio("n_alpha_chars + n_digit_chars", "n_chars"), "<", 0.25),
+    ("code_unbalanced_brackets", _ratio("n_unbalanced_brackets", "n_lines"), ">", 0.2),
+    ("code_mixed_indents", _ratio("n_mixed_indents", "n_lines"), ">", 0.2),
+)
+
+RULE_SETS: dict[str, RuleSet] = {rules.name: rules for rules in (GOPHER_QUALITY, GOPHER_REPETITION, FINEWEB, CODE)}
+"""Every rule set by the name that recipes use."""
