@@ -132,7 +132,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Return this part's sum of squares of the last direction and its number of clipped elements."""
 
     def _begin(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
-        state = self.state[parameter]
+        state: State = self.state[parameter]
         state["step"] = torch.zeros(())
         if group["rounding"] == "master" and parameter.dtype in (torch.bfloat16, torch.float16):
             state["master"] = parameter.detach().to(torch.float32)
