@@ -162,7 +162,7 @@ def _documents(root: Path, entries: Sequence[Entry]) -> str:
     places = ", ".join(f"({number}, {literal(path)})" for number, path in shards)
     files = ", ".join(literal(path) for _, path in shards)
     return (
-        f"SELECT {_columns('documents')}, (shard << 32 | file_row_number)::UBIGINT AS locator"
+        f"SELECT {_columns('documents')}, (shard::UBIGINT << 32 | file_row_number::UBIGINT) AS locator"
         f" FROM read_parquet([{files}], filename = true, file_row_number = true, hive_partitioning = false)"
         f" JOIN (VALUES {places}) AS shards (shard, filename) USING (filename)"
     )

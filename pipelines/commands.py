@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from cyclopts import Parameter
 from rich.console import Console
 
+from pipelines import tables
+
 if TYPE_CHECKING:
     from pipelines.parameters import RunParameters
 
@@ -46,7 +48,7 @@ def run(
     from pipelines.summary import print_summary
 
     parameters = _parameters(recipe, lake, changes, workers, run, sample, ranks)
-    console = Console()
+    console = tables.console()
     name = parameters.run_name(parameters.load())
     if no_prefect:
         from pipelines.run import run_curriculum
@@ -69,7 +71,7 @@ def curate(
     from pipelines.state import lake_status, print_sources
 
     parameters = _parameters(recipe, lake, changes, workers, None, sample)
-    with reporter(Console(stderr=json)) as progress:
+    with reporter(tables.console(stderr=json)) as progress:
         curate_lake(parameters, parameters.load(), progress)
     sources = lake_status(parameters.root)["sources"]
     _show(sources, json, print_sources)
@@ -110,7 +112,7 @@ def train(
     from pipelines.run import prepared_stage, train_stage
 
     parameters = _parameters(recipe, lake, changes, 0, run, sample, ranks)
-    console = Console()
+    console = tables.console()
     outcome = train_stage(parameters, prepared_stage(parameters, parameters.load(), name), _say(console))
     console.print(f"{name}: {outcome.reason}: {outcome.detail}", highlight=False, soft_wrap=True)
 
@@ -237,7 +239,7 @@ def _show(value: T, json: bool, show: Callable[[T, Console], None]) -> None:
 
         print(codec.dumps(value, ensure_ascii=False, indent=1, default=str))
     else:
-        show(value, Console())
+        show(value, tables.console())
 
 
 def _say(console: Console) -> Callable[[str], None]:

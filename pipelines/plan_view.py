@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from curate.forecast import Forecast, forecast
 from curate.plan import plan_curriculum, training_lots
 from pipelines.catalog import ask, open_catalog
+from pipelines.tables import table
 from schemas.errors import LakeError
 from schemas.manifest import read_snapshot
 from schemas.recipe import Recipe
@@ -60,11 +60,7 @@ def print_planned(plan: dict[str, Json], console: Console) -> None:
 
 def print_forecast(whole: Forecast, lines: list[dict[str, Json]], console: Console) -> None:
     """Print what a curriculum comes to."""
-    table = Table(title="Plan", title_justify="left")
-    for name in ("stage", "source"):
-        table.add_column(name)
-    for name in ("steps", "tokens", "share", "new documents", "epochs so far", "worth in new tokens"):
-        table.add_column(name, justify="right")
+    shown = table("Plan", ("stage", "source"), ("steps", "tokens", "share", "new documents", "epochs so far", "worth in new tokens"))
     for stage in dict.fromkeys(line["stage"] for line in lines):
         for number, line in enumerate(line for line in lines if line["stage"] == stage):
             first = (stage, line["source"], f"{whole.steps[stage]:,}") if number == 0 else ("", line["source"], "")
@@ -75,29 +71,26 @@ def print_forecast(whole: Forecast, lines: list[dict[str, Json]], console: Conso
                 f"{line['epochs']:.2f}",
                 f"{line['worth']:,.0f}",
             )
-            table.add_row(*first, *cells)
-        table.add_section()
-    console.print(table)
+            shown.add_row(*first, *cells)
+        shown.add_section()
+    console.print(shown)
     about = f"{whole.parameters:,} parameters, {whole.tokens:,} tokens ({whole.chinchilla:.2f} of 20 for each parameter)"
     console.print(f"{about}; estimated final loss {whole.loss:.2f} nats per token (a law fitted on other corpora)", highlight=False)
 
 
 def print_committed(lines: list[dict[str, Json]], console: Console) -> None:
     """Print what a run has committed."""
-    table = Table(title="Stage plan (tokens are positions of rows; epochs are uses of the source's rows)", title_justify="left")
-    for name in ("stage", "source"):
-        table.add_column(name)
-    for name in ("tokens", "share", "epochs", "of them returned by earlier stages"):
-        table.add_column(name, justify="right")
+    shown = table("Stage plan", ("stage", "source"), ("tokens", "share", "epochs", "returned"))
     for stage in dict.fromkeys(line["stage"] for line in lines):
         mine = [line for line in lines if line["stage"] == stage]
         total = sum(line["tokens"] for line in mine)
         for number, line in enumerate(mine):
             share = f"{line['tokens'] / total:.1%}"
             cells = (line["source"], f"{line['tokens']:,}", share, f"{line['epochs']:.2f}", f"{line['returned']:,}")
-            table.add_row(stage if number == 0 else "", *cells)
-        table.add_section()
-    console.print(table)
+            shown.add_row(stage if number == 0 else "", *cells)
+        shown.add_section()
+    console.print(shown)
+    console.print("Tokens are positions in rows, epochs are uses of a source's rows; returned tokens were left by earlier stages.")
 
 
 def plan_markdown(root: Path, run: str) -> str:

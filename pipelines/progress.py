@@ -90,10 +90,10 @@ class _Rate:
 
     def line(self, step: str, done: int, skipped: int) -> str:
         if not done:
-            return f"{step:<12} done before ({skipped} shard{'s' * (skipped != 1)})"
+            return f"{step:<15} done before ({skipped} shard{'s' * (skipped != 1)})"
         seconds = time.monotonic() - self._begin
         before = f", {skipped} done before" if skipped else ""
-        return f"{step:<12} {done} shard{'s' * (done != 1)}{before} in {seconds:.1f} s  {self._per_second(seconds)}".rstrip()
+        return f"{step:<15} {done} shard{'s' * (done != 1)}{before} in {seconds:.1f} s  {self._per_second(seconds)}".rstrip()
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def reporter(console: Console) -> Iterator[Reporter]:
         return
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description:<12}"),
+        TextColumn("{task.description:<15}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("shards  {task.fields[rate]}"),

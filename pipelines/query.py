@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import duckdb
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pipelines.catalog import Connection, open_catalog
+from pipelines.tables import PLAIN_WIDTH, console
 from schemas.errors import GristmillError
 
 Format = Literal["table", "csv", "json"]
@@ -47,7 +49,7 @@ def run_query(root: Path, query: str, form: Format, out: TextIO = sys.stdout) ->
         elif form == "json":
             write_json(names, rows_of(cursor), out)
         else:
-            print_rows(names, cursor.fetchmany(SHOWN_ROWS + 1), Console(file=out))
+            print_rows(names, cursor.fetchmany(SHOWN_ROWS + 1), console() if out is sys.stdout else Console(file=out, width=PLAIN_WIDTH))
 
 
 def execute(db: Connection, query: str) -> Connection:
@@ -95,17 +97,17 @@ def write_json(names: Sequence[str], rows: Iterator[tuple[Any, ...]], out: TextI
     out.write("[]\n" if before == "[\n" else "\n]\n")
 
 
-def print_rows(names: Sequence[str], rows: Sequence[tuple[Any, ...]], console: Console) -> None:
+def print_rows(names: Sequence[str], rows: Sequence[tuple[Any, ...]], target: Console) -> None:
     """Print a table for people; long values are cut, and a note says when there are more rows."""
-    table = Table()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position, name in enumerate(names):
         numeric = any(isinstance(row[position], int | float) for row in rows[:50])
         table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows[:SHOWN_ROWS]:
         table.add_row(*(Text(shown(value)) for value in row))
-    console.print(table)
+    target.print(table)
     if len(rows) > SHOWN_ROWS:
-        console.print(f"the first {SHOWN_ROWS} rows; --format csv or json gives all")
+        target.print(f"the first {SHOWN_ROWS} rows; --format csv or json gives all")
 
 
 def shown(value: Any) -> str:

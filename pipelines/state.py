@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from pipelines.catalog import Connection, ask, open_catalog
+from pipelines.tables import table
 from pipelines.trainer import live_trainer
 from schemas.segments import read_segments
 from schemas.settings import StageSettings, read_stage
@@ -74,32 +74,25 @@ def print_status(status: dict[str, Json], console: Console) -> None:
     if not status["stages"]:
         console.print("No stage has been prepared.")
         return
-    table = Table(title="Stages", title_justify="left")
-    for name in ("run", "stage", "state"):
-        table.add_column(name)
-    table.add_column("steps", justify="right")
-    table.add_column("loss", justify="right")
-    table.add_column("detail", overflow="fold")
+    stages = table("Stages", ("run", "stage", "state"), ("steps", "loss"), ("detail",))
     for stage in status["stages"]:
         loss = "-" if stage["loss"] is None else f"{stage['loss']:.3f}"
         steps = f"{stage['steps_done']:,} of {stage['steps_planned']:,}"
-        table.add_row(stage["run"], stage["stage"], stage["state"], steps, loss, stage["detail"])
-    console.print(table)
+        stages.add_row(stage["run"], stage["stage"], stage["state"], steps, loss, stage["detail"])
+    console.print(stages)
 
 
 def print_sources(sources: list[dict[str, Json]], console: Console) -> None:
     """Print records, bytes and what became of them, by source."""
     if not sources:
         return
-    table = Table(title="Documents by source", title_justify="left")
-    table.add_column("source")
-    for name in ("in", "MB in", "set aside", "dropped", "duplicates", "held out", "kept", "MB kept", "tokens"):
-        table.add_column(name, justify="right")
+    names = ("in", "MB in", "set aside", "dropped", "duplicates", "held out", "kept", "MB kept", "tokens")
+    shown = table("Documents by source (duplicates are among the dropped)", ("source",), names)
     counted = ("records_in", "bytes_in", "quarantined", "dropped", "duplicates", "held_out", "kept", "bytes_kept", "tokens")
     totals = {"source": "all"} | {name: sum(source[name] for source in sources) for name in counted}
     for source in [*sources, totals] if len(sources) > 1 else sources:
         if source is totals:
-            table.add_section()
+            shown.add_section()
         cells = [f"{source[name] / 1e6:,.2f}" if name.startswith("bytes") else f"{source[name]:,}" for name in counted]
-        table.add_row(source["source"], *cells)
-    console.print(table)
+        shown.add_row(source["source"], *cells)
+    console.print(shown)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.plan_view import committed_plan, print_committed
 from pipelines.state import lake_status, print_sources
+from pipelines.tables import table
 
-TREND_WIDTH = 24
+TREND_WIDTH = 16
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -46,33 +46,23 @@ def _print_drops(db: Connection, console: Console) -> None:
     ).fetchall()
     if not rows:
         return
-    table = Table(title="Set aside and dropped, by reason", title_justify="left")
-    table.add_column("outcome")
-    table.add_column("reason")
-    table.add_column("documents", justify="right")
-    table.add_column("MB", justify="right")
+    shown = table("Set aside and dropped, by reason", ("outcome", "reason"), ("documents", "MB"))
     for outcome, reason, documents, size in rows:
-        table.add_row(outcome, reason, f"{documents:,}", f"{size / 1e6:,.2f}")
-    console.print(table)
+        shown.add_row(outcome, reason, f"{documents:,}", f"{size / 1e6:,.2f}")
+    console.print(shown)
 
 
 def _print_stages(db: Connection, run: str, console: Console) -> None:
-    table = Table(title="Stages (loss in nats per token)", title_justify="left")
-    table.add_column("stage")
-    table.add_column("steps", justify="right")
-    table.add_column("first loss", justify="right")
-    table.add_column("last loss", justify="right")
-    table.add_column("trend")
-    table.add_column("held out", justify="right")
-    table.add_column("why it ended", overflow="fold")
+    numbers = ("steps", "first loss", "last loss", "trend", "held out")
+    shown = table("Stages (loss in nats per token)", ("stage",), numbers, ("why it ended",))
     for stage in ask(db, "SELECT * FROM stages WHERE run = ? ORDER BY position", run):
         name, first, last, heldout = stage["stage"], stage["first_loss"], stage["last_loss"], stage["heldout"]
         curve = [line["value"] for line in ask(db, _CURVE, run, stage["position"])]
         steps = ask(db, _STEPS, run, stage["position"])[0]["steps"]
         held = f"{heldout['all']:.3f}" if "all" in heldout else "-"
-        why = stage["reason"].replace("_", " ") + (f": {stage['detail']}" if stage["detail"] else "")
-        table.add_row(name, f"{steps:,}", f"{first:.3f}", f"{last:.3f}", trend(curve), held, why)
-    console.print(table)
+        why = stage["detail"] or stage["reason"]
+        shown.add_row(name, f"{steps:,}", f"{first:.3f}", f"{last:.3f}", trend(curve), held, why)
+    console.print(shown)
 
 
 _CURVE = "SELECT value FROM metrics WHERE run = ? AND position = ? AND name = 'loss' AND status = 'seen' ORDER BY step"

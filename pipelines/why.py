@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.query import shown
+from pipelines.tables import table
 from schemas.errors import GristmillError
 from schemas.signals import SIGNAL_FAMILIES
 
@@ -143,23 +143,23 @@ def _print_verdict(found: dict[str, Json], console: Console) -> None:
 def _print_signals(signals: dict[str, Json] | None, console: Console) -> None:
     if signals is None:
         return
-    table = Table(title="Signals (zeros left out)", title_justify="left", show_header=False, box=None)
+    made = table("Signals (zeros left out)", ("family", "signals"), ())
     for family, names in SIGNAL_FAMILIES.items():
         values = [f"{name} {signals[name]:,}" for name in names if signals.get(name)]
         if values:
-            table.add_row(Text(family, style="bold"), Text(", ".join(values)))
-    console.print(table)
+            made.add_row(Text(family), Text(", ".join(values)))
+    console.print(made)
 
 
 def _print_rows(title: str, rows: Sequence[dict[str, Json]], console: Console) -> None:
     if not rows:
         return
-    table = Table(title=title, title_justify="left")
-    for name, value in rows[0].items():
-        table.add_column(name, justify="right" if isinstance(value, int | float) else "left", overflow="fold")
+    numbers = [name for name, value in rows[0].items() if isinstance(value, int | float)]
+    texts = [name for name in rows[0] if name not in numbers]
+    made = table(title, texts, numbers)
     for row in rows:
-        table.add_row(*(Text(shown(value)) for value in row.values()))
-    console.print(table)
+        made.add_row(*(Text(shown(row[name])) for name in (*texts, *numbers)))
+    console.print(made)
 
 
 def _number(value: float | None) -> str:

@@ -25,6 +25,11 @@ def doc(number: int) -> bytes:
     return hashlib.blake2b(str(number).encode(), digest_size=16).digest()
 
 
+def locator(number: int) -> int:
+    """Place of the fixture's document: three in shard 0, two in shard 1."""
+    return number if number < 3 else (1 << 32) + number - 3
+
+
 def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     """Rows of a declared table; columns not given are 0, empty or null."""
     schema = TABLES[name]
@@ -67,9 +72,8 @@ def write_lake(root: Path) -> Path:
         {"state": "kept"},
         {"state": "held_out"},
     ]
-    verdicts = [
-        {"doc_id": doc(n), "source": "web", "locator": n, "bytes": len(TEXTS[n]), "failures": [], **state} for n, state in enumerate(states)
-    ]
+    judged = {"source": "web", "failures": []}
+    verdicts = [judged | {"doc_id": doc(n), "locator": locator(n), "bytes": len(TEXTS[n])} | state for n, state in enumerate(states)]
     conservation = {"source": "web", "records_in": 6, "quarantined": 1, "dropped": 2, "held_out": 1, "kept": 2}
     size = sum(map(len, TEXTS))
     lot = {"lot": "web-r2", "source": "web", "split": "train", "repeats": 2, "row_length": 8, "rows": 2, "tokens": 14, "documents": 2}
@@ -79,10 +83,16 @@ def write_lake(root: Path) -> Path:
     ]
     signals = [{"doc_id": doc(n), "n_bytes": len(text), "n_words": len(text.split())} for n, text in enumerate(TEXTS)]
     steps = {
-        "read": [put(root, "read", {"documents": documents, "quarantine": [fault]}, "web/00000")],
+        "read": [
+            put(root, "read", {"documents": documents[:3], "quarantine": [fault]}, "web/00000"),
+            put(root, "read", {"documents": documents[3:]}, "web/00001"),
+        ],
         "signals": [put(root, "signals", {"signals": signals})],
         "dedup": [put(root, "dedup", {"clusters": [{"doc_id": doc(2), "source": "web", "locator": 2, "kind": "near", **near}]})],
-        "verdicts": [put(root, "verdicts", {"verdicts": verdicts})],
+        "verdicts": [
+            put(root, "verdicts", {"verdicts": verdicts[:3]}, "web/00000"),
+            put(root, "verdicts", {"verdicts": verdicts[3:]}, "web/00001"),
+        ],
         "conservation": [put(root, "conservation", {"conservation": [conservation | {"bytes_in": size, "bytes_out": size}]})],
         "lots": [put(root, "lots", {"lots": [lot], "rows": rows})],
     }

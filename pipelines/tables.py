@@ -1,0 +1,30 @@
+"""Tables for people: one look for all commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+PLAIN_WIDTH = 120
+"""Columns of output that does not go to a terminal."""
+
+
+def console(stderr: bool = False) -> Console:
+    """The console of a command; as wide as the terminal, or 120 columns."""
+    made = Console(stderr=stderr)
+    return made if made.is_terminal else Console(stderr=stderr, width=PLAIN_WIDTH)
+
+
+def table(title: str, texts: Iterable[str], numbers: Iterable[str], last: Iterable[str] = ()) -> Table:
+    """An empty table with columns of text, then of numbers, then of text again; numbers are never cut."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    for name in texts:
+        made.add_column(name, overflow="fold")
+    for name in numbers:
+        made.add_column(name, justify="right", no_wrap=True)
+    for name in last:
+        made.add_column(name, overflow="fold")
+    return made
