@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import shutil
 
 import pytest
 
-from curate.read import check_records, list_shards, read_shard
+from curate.read import READ_VERSION, check_records, list_shards, read_shard
 from curate.step import ShardWriter
 from schemas.errors import InputError
 from schemas.recipe import Source
@@ -128,3 +129,14 @@ def test_text_files_of_every_kind(read, pack, tmp_path):
 def test_half_a_text_is_no_document(read, tmp_path):
     (tmp_path / "f").write_bytes(gzip.compress(b"abc" * 1000)[:-9])
     assert read(tmp_path / "f", reader="text").faults == [(0, "truncated_file")]
+
+
+def test_output_changes_only_with_the_version(read, tmp_path):
+    """When this fails, raise READ_VERSION and put the new digest here: lakes read before must not be taken for read anew."""
+    (tmp_path / "f.jsonl").write_bytes(
+        b'{"text": "a", "url": 1, "z": [1.5, null], "b": "\xc3\xa9"}\n\n{"text": null}\nbad\n{"text": "\xff"}\n[]\n'
+    )
+    (tmp_path / "g.jsonl").write_bytes(b'{"text": "", "id": 7, "date": "2024", "license": "MIT"}\n')
+    plain, named = read(tmp_path / "*.jsonl", max_bad_share=1), read(tmp_path / "g.jsonl", id_field="id")
+    rows = [plain.documents, [row | {"detail": ""} for row in plain.quarantine], named.documents]
+    assert (READ_VERSION, hashlib.blake2b(repr(rows).encode(), digest_size=8).hexdigest()) == (1, "6f40f3eab2894dad")
