@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from curate.corpus import ROW_BITS, column_array
 from curate.curation import source_of
 from curate.pack import Packing, pack
-from curate.sql import connect
+from curate.rules.expression import sandbox, validate_expression
 from curate.step import Json, Shard, ShardWriter, Step
 from curate.tokenize import LENGTHS, file_of
 from schemas.errors import RecipeError
 from schemas.manifest import Entry
 from schemas.recipe import Recipe
+from schemas.signals import SIGNALS
 from schemas.store import publish_json
 
 ROW_MASK = np.uint64((1 << ROW_BITS) - 1)
@@ -33,6 +34,7 @@ ROW_MASK = np.uint64((1 << ROW_BITS) - 1)
 def layout_step(recipe: Recipe, tokens: Sequence[Entry], signals: Sequence[Entry]) -> tuple[Step, list[Shard]]:
     """The step that orders each source's documents into bins and pack shards: files ``layout`` (a row group each) and ``cuts``."""
     settings = recipe.pack
+    check_difficulties(recipe)
     shards = []
     for name, source in recipe.sources.items():
         mine = [shard for shard, entry in enumerate(tokens) if source_of(entry) == name]
@@ -48,6 +50,17 @@ def layout_step(recipe: Recipe, tokens: Sequence[Entry], signals: Sequence[Entry
             task |= {"difficulty": source.difficulty, "bins": settings.bins, "signals": files}
         shards.append(Shard(name, inputs, task))
     return Step("layout", 1, pack_settings(recipe), _layout), shards
+
+
+def check_difficulties(recipe: Recipe) -> None:
+    """Accept difficulties that are each one numeric expression over signals.
+
+    Raises:
+        RecipeError: one that is anything else; says which, and what is wrong with it.
+    """
+    for name, source in recipe.sources.items():
+        if source.difficulty is not None:
+            validate_expression(source.difficulty, SIGNALS, where=f"sources.{name}.difficulty")
 
 
 def pack_settings(recipe: Recipe) -> dict[str, Json]:
@@ -99,21 +112,18 @@ def specials(settings: Mapping[str, Json]) -> int:
 def _difficulty(signals: Path, part: pa.Table, task: Json) -> NDArray[np.float64]:
     """The difficulty of a shard's documents; NULL is hardest."""
     table = pq.read_table(signals, partitioning=None)
-    with connect() as db:
-        db.execute("SET enable_external_access = false")
-        db.register("signals", table)
-        try:
-            result = db.sql(f"SELECT CAST(({task['difficulty']}) AS DOUBLE) AS difficulty FROM signals").to_arrow_table()
-        except duckdb.Error as error:
-            raise RecipeError(
-                f"the difficulty {task['difficulty']!r} cannot be evaluated: {error}",
-                where=f"sources.{task['source']}.difficulty",
-                fix="give one SQL expression over the columns of the signals table",
-            ) from error
-    if result.num_rows != table.num_rows:
+    db = sandbox()
+    db.register("signals", table)
+    try:
+        result = db.sql(f"SELECT CAST(({task['difficulty']}\n) AS DOUBLE) AS difficulty FROM signals").to_arrow_table()
+    except duckdb.Error as error:
         raise RecipeError(
-            "the difficulty is not one value for each document", where=f"sources.{task['source']}.difficulty", fix="do not aggregate"
-        )
+            f"{task['difficulty']!r} cannot be computed: {str(error).splitlines()[0]}",
+            where=f"sources.{task['source']}.difficulty",
+            fix="correct the expression",
+        ) from error
+    finally:
+        db.close()
     values = pc.fill_null(result.column("difficulty"), float("inf")).to_numpy()
     rows = part.column("locator").to_numpy() & ROW_MASK
     difficulty: NDArray[np.float64] = np.nan_to_num(values, nan=np.inf, posinf=np.inf, neginf=-np.inf)[rows.astype(np.int64)]

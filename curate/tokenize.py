@@ -6,7 +6,6 @@ stays text. Ids are made once for each document; BOS and EOS are added when docu
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -247,14 +246,13 @@ def tokenize_step(tokenizer: Entry, read: Sequence[Entry], verdicts: Sequence[En
         paths = {"documents": file_of(documents, "documents"), "verdicts": file_of(judged, "verdicts")}
         task = {"shard": shard, "tokenizer": file.path, **paths}
         shards.append(Shard(documents.label, [documents.key, judged.key, shard], task))
-    return Step("tokenize", 1, {"tokenizer": file.checksum}, _tokenize, processes=True), shards
+    return Step("tokenize", 1, {"tokenizer": file.checksum}, _tokenize), shards
 
 
 def _tokenize(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     counts = dict.fromkeys(("documents", "tokens", "held_out_documents", "held_out_tokens", "bytes"), 0)
     if task["verdicts"] is None:
         return counts
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the executor already gives each core a shard
     columns = ["doc_id", "locator", "state", "bytes"]
     judged = pq.read_table(
         writer.root / task["verdicts"], columns=columns, filters=[("state", "in", ["kept", "held_out"])], partitioning=None
