@@ -14,12 +14,11 @@ Impl = Literal["auto", "eager", "compile", "triton"]
 IMPLS = ("auto", "eager", "compile", "triton")
 
 _HAS_TRITON = find_spec("triton") is not None
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _F = TypeVar("_F", bound=Callable[..., object])
 
 
 def choose(impl: Impl, tensor: torch.Tensor) -> str:
-    """Return ``"eager"``, ``"compile"`` or ``"triton"``: ``"auto"`` is Triton on CUDA where triton is installed, else eager.
+    """Return ``"eager"``, ``"compile"`` or ``"triton"``; ``"auto"`` is Triton on CUDA where it is installed (not for FP64), else eager.
 
     Inside a region that is being compiled, ``"compile"`` is eager: the lines are traced with their surroundings.
 
@@ -29,15 +28,17 @@ def choose(impl: Impl, tensor: torch.Tensor) -> str:
     if impl not in IMPLS:
         raise ValueError(f"unknown kernel implementation {impl!r}; choose one of {', '.join(IMPLS)}")
     if impl == "auto":
-        return "triton" if tensor.is_cuda and _HAS_TRITON else "eager"
+        return "triton" if tensor.is_cuda and _HAS_TRITON and tensor.dtype != torch.float64 else "eager"
     if impl == "compile" and torch.compiler.is_compiling():
         return "eager"
     if impl == "triton" and not _HAS_TRITON:
         raise ValueError("impl='triton' needs the package triton; install the one that belongs to this torch, or use impl='auto'")
-    if impl == "triton" and not tensor.is_cuda and not _INTERPRETED:
+    if impl == "triton" and not tensor.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise ValueError(
             f"impl='triton' needs a CUDA tensor, got one on {tensor.device} (TRITON_INTERPRET=1 runs kernels on the CPU, for tests)"
         )
+    if impl == "triton" and tensor.dtype == torch.float64:
+        raise ValueError("the Triton kernels compute in FP32; use impl='eager' or 'compile' for float64")
     return impl
 
 

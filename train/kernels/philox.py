@@ -45,13 +45,13 @@ def philox(counter: tuple[torch.Tensor | int, ...], seed: int) -> tuple[torch.Te
 
 
 def keep_mask(shape: torch.Size, p: float, seed: int, offset: int, device: torch.device) -> torch.Tensor:
-    """Return a boolean tensor, True where an element is kept.
+    """Return a boolean tensor (..., d), True where an element is kept.
 
-    Element i (row-major) reads 16 bits, number i mod 8, of the block at counter (i // 8, offset) under the key ``seed``: two offsets
-    never share a draw.
+    Rows are padded to groups of eight, which share a counter: element (row, column) reads 16 bits, number column mod 8, of the block at
+    counter (row * ceil(d / 8) + column // 8, offset) under the key ``seed``. Two offsets never share a draw.
     """
-    count = shape.numel()
-    block = torch.arange((count + 7) // 8, device=device)
+    groups = (shape[-1] + 7) // 8
+    block = torch.arange(shape[:-1].numel() * groups, device=device)
     words = torch.stack(philox((block & _LOW, block >> 32, offset & _LOW, (offset >> 32) & _LOW), seed), dim=-1)
-    draws = torch.stack((words & 0xFFFF, words >> 16), dim=-1).reshape(-1)[:count]
-    return (draws >= threshold(p)).reshape(shape)
+    draws = torch.stack((words & 0xFFFF, words >> 16), dim=-1).reshape(*shape[:-1], groups * 8)
+    return draws[..., : shape[-1]] >= threshold(p)

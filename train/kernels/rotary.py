@@ -28,9 +28,9 @@ def rope(
     _check(q, k, cos, sin)
     chosen = choose(impl, q)
     if chosen == "triton":
-        from train.kernels.fused import rope as fused
+        from train.kernels.fused import rotary
 
-        return fused.rope(q, k, cos, sin)
+        return rotary.rope(q, k, cos, sin)
     rotate = compiled(_rotate) if chosen == "compile" else _rotate
     return rotate(q, cos, sin), rotate(k, cos, sin)
 
