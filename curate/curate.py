@@ -9,7 +9,7 @@ from curate.holdout import hold_out
 from curate.identity import repeats_step, sample_step
 from curate.read import READ_VERSION, list_shards, read_shard
 from curate.step import Step
-from curate.verdicts import check_bad_share, conservation_step, verdicts_step
+from curate.verdicts import check_sources, conservation_step, verdicts_step
 from schemas.manifest import Snapshot, fingerprint, write_snapshot
 
 
@@ -29,7 +29,7 @@ def read(c: Curation) -> None:
     """Sources to documents and quarantine; records with a repeated id are set aside."""
     shards = [shard for name, source in c.recipe.sources.items() for shard in list_shards(name, source, c.recipe.shards.bytes)]
     c.keep(Step("read", READ_VERSION, {}, read_shard, processes=True), shards)
-    check_bad_share(c)
+    check_sources(c)
     if c.sample < 1:
         c.steps["read"] = c.run(*sample_step(c))
     c.keep(*repeats_step(c))

@@ -26,7 +26,8 @@ from schemas.signals import SIGNALS
 from schemas.tables import DOCUMENTS
 
 Json = Any
-PREFERENCE_COLUMNS = (*SIGNALS.names, "bytes", "date", "record")
+PREFERENCE = pa.schema([*SIGNALS, *(DOCUMENTS.field(name) for name in ("bytes", "date", "license", "url", "record", "path"))])
+"""Columns that expressions of ``dedup.prefer`` may name."""
 
 
 def sketch_settings(near: NearDedup) -> SketchSettings:
@@ -108,8 +109,8 @@ def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
         RecipeError: an expression of ``dedup.prefer`` is not one allowed expression.
     """
     dedup = c.recipe.dedup
-    for expression in dedup.prefer:
-        validate_expression(expression, PREFERENCE_COLUMNS)
+    for position, expression in enumerate(dedup.prefer):
+        validate_expression(expression, PREFERENCE, where=f"dedup.prefer[{position}]")
     settings = dedup.model_dump(mode="json")
     inputs = [[entry.key for entry in c.steps[step]] for step in ("read", "signals", "sign")]
     task = {
@@ -145,6 +146,7 @@ def _deduplicate(writer: ShardWriter, task: Json) -> Mapping[str, int]:
             sketch_settings(NearDedup(**near)),
             threshold=near["threshold"],
             policy=near["policy"],
+            memory_limit=task["memory_bytes"],
         )
         kept[alive[found.document]] = alive[found.kept]
         similarity[alive[found.document]] = found.similarity

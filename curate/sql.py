@@ -36,7 +36,7 @@ def scan(db: duckdb.DuckDBPyConnection, view: str, root: Path, files: Sequence[t
     db.execute(
         f"""
         CREATE OR REPLACE VIEW {view} AS
-        SELECT {named}, (shard << {ROW_BITS} | file_row_number)::UBIGINT AS locator
+        SELECT {named}, ((shard::UBIGINT << {ROW_BITS}) | file_row_number::UBIGINT) AS locator
         FROM read_parquet([{", ".join(literal(str(root / path)) for _, path in files)}], filename = true, file_row_number = true, hive_partitioning = false)
         JOIN (VALUES {places}) AS shards (shard, filename) USING (filename)
         """

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.curation import Curation, source_of
+from curate.read import check_records
 from curate.sql import connect, literal, scan
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import GristmillError, InputError
@@ -64,8 +65,8 @@ def _verdicts(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     return {"verdicts": verdicts.num_rows}
 
 
-def check_bad_share(c: Curation) -> None:
-    """Refuse a source with too many bad records.
+def check_sources(c: Curation) -> None:
+    """Refuse a source that gave no record, or too many bad ones.
 
     Raises:
         InputError: names source, counts and limit.
@@ -73,6 +74,7 @@ def check_bad_share(c: Curation) -> None:
     for name, source in c.recipe.sources.items():
         entries = [entry for entry in c.documents if source_of(entry) == name]
         records = sum(entry.counts["records"] for entry in entries)
+        check_records(name, records)
         bad = sum(entry.counts["quarantined"] for entry in entries)
         if bad > source.max_bad_share * records:
             raise InputError(

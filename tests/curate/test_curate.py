@@ -115,7 +115,7 @@ def test_a_lost_verdict_fails_the_run(recipe_path, lake, tmp_path, monkeypatch):
 
 
 def texts_by_state(lake):
-    texts = {row["doc_id"]: row["text"] for row in rows(lake, "documents")}
+    texts = {row["doc_id"]: row["text"] for row in reversed(rows(lake, "documents"))}  # of a repeated id, the first record
     return [(verdict, shingles(texts[verdict["doc_id"]])) for verdict in rows(lake, "verdicts")]
 
 
