@@ -28,9 +28,18 @@ def brute(bands: list[np.ndarray]) -> list[tuple[int, ...]]:
 keys = st.sampled_from([0, 1, 2, 3, (1 << 31) - 1, 1 << 31, (1 << 32) - 2, (1 << 32) - 1])
 
 
-@given(st.integers(0, 30).flatmap(lambda n: st.lists(st.lists(keys, min_size=n, max_size=n), min_size=1, max_size=4)), st.booleans())
-def test_buckets_are_the_documents_of_equal_keys(columns: list[list[int]], wide: bool) -> None:
-    bands = [np.array(column, np.uint64) << np.uint64(32) if wide else np.array(column, np.uint32) for column in columns]
+columns = st.integers(0, 30).flatmap(lambda n: st.lists(st.lists(keys, min_size=n, max_size=n), min_size=1, max_size=4))
+
+
+@given(columns, st.sampled_from([None, 0, 13, 32]))
+def test_buckets_are_the_documents_of_equal_keys(columns: list[list[int]], wide: int | None) -> None:
+    bands = [np.array(column, np.uint32) if wide is None else np.array(column, np.uint64) << np.uint64(wide) for column in columns]
+    assert as_sets(join(bands)) == brute(bands)
+
+
+def test_keys_that_cluster_are_still_put_in_order() -> None:
+    draw = np.random.default_rng(1)
+    bands = [draw.integers(0, 3, 20_000, np.uint32), draw.integers(0, 300, 20_000, np.uint32) << np.uint32(2)]
     assert as_sets(join(bands)) == brute(bands)
 
 
