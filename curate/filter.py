@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 
 from curate.corpus import column_array
 from curate.curation import Curation, source_of
-from curate.rules import evaluate, resolve_rules
+from curate.rules import Rule, evaluate, resolve_rules
 from curate.signals import compute_signals
 from curate.step import Shard, ShardWriter, Step
 from schemas.signals import SIGNALS, SIGNALS_VERSION
@@ -55,16 +57,22 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
             for rule in c.recipe.rules
             if rule.sources is None or source in rule.sources
         ]
-        resolve_rules(rules)
+        resolved(json.dumps(rules))
         shards.append(Shard(entry.label, [entry.key, rules], {"signals": c.path("signals", "signals", shard), "rules": rules}))
     return Step("rules", 1, {}, _rules), shards
+
+
+@lru_cache(maxsize=64)
+def resolved(rules: str) -> list[Rule]:
+    """Rules of the recipe's entries (as JSON), checked once rather than for each shard."""
+    return resolve_rules(json.loads(rules))
 
 
 def _rules(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if task["signals"] is None:
         return {"documents": 0, "passed": 0}
     signals = pq.read_table(writer.root / task["signals"], partitioning=None)
-    failures = evaluate(signals.drop_columns(["doc_id"]), resolve_rules(task["rules"]))
+    failures = evaluate(signals.drop_columns(["doc_id"]), resolved(json.dumps(task["rules"])))
     writer.table("failures", failures.add_column(0, "doc_id", signals.column("doc_id")))
     lengths = column_array(failures, "failures").value_lengths()
     return {"documents": failures.num_rows, "passed": sum(1 for n in lengths.to_pylist() if n == 0)}
