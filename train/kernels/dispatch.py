@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Literal, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 import torch
 
@@ -14,7 +14,8 @@ Impl = Literal["auto", "eager", "compile", "triton"]
 IMPLS = ("auto", "eager", "compile", "triton")
 
 _HAS_TRITON = find_spec("triton") is not None
-_F = TypeVar("_F", bound=Callable[..., object])
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def choose(impl: Impl, tensor: torch.Tensor) -> str:
@@ -43,7 +44,7 @@ def choose(impl: Impl, tensor: torch.Tensor) -> str:
 
 
 @functools.cache
-def compiled(function: _F) -> _F:
+def compiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return ``torch.compile`` of a function, made once."""
     return torch.compile(function)
 

@@ -73,7 +73,7 @@ def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 @_swiglu.register_fake
-def _(gate, up):  # type: ignore[no-untyped-def]
+def _(gate, up):
     return gate.new_empty(gate.shape)
 
 
@@ -93,7 +93,7 @@ def _swiglu_gradients(dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) ->
 
 
 @_swiglu_gradients.register_fake
-def _(dy, gate, up):  # type: ignore[no-untyped-def]
+def _(dy, gate, up):
     return gate.new_empty(gate.shape), up.new_empty(up.shape)
 
 
@@ -176,7 +176,7 @@ def _bias_gelu(x: torch.Tensor, bias: torch.Tensor, p: float, seed: int, offset:
 
 
 @_bias_gelu.register_fake
-def _(x, bias, p, seed, offset):  # type: ignore[no-untyped-def]
+def _(x, bias, p, seed, offset):
     return x.new_empty(x.shape)
 
 
@@ -200,7 +200,7 @@ def _bias_gelu_gradients(
 
 
 @_bias_gelu_gradients.register_fake
-def _(dy, x, bias, p, seed, offset):  # type: ignore[no-untyped-def]
+def _(dy, x, bias, p, seed, offset):
     return x.new_empty(x.shape), bias.new_empty(bias.shape)
 
 

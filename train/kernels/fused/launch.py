@@ -41,8 +41,8 @@ def tile(columns: int) -> tuple[int, int]:
 
 
 def warps(elements: int) -> int:
-    """Return warps for a tile: about 8 elements a thread."""
-    return min(16, max(1, triton.next_power_of_2(elements) // 256))
+    """Return warps for a tile of 2^n elements: about 8 elements a thread."""
+    return min(16, max(1, elements // 256))
 
 
 def sharers(tiles: int, device: torch.device) -> int:

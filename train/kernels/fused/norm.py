@@ -109,14 +109,14 @@ def _op(
         if x.numel():
             _norm_kernel[(triton.cdiv(rows, height),)](
                 source, added, weight, weight if bias is None else bias, y, total, mean, rstd, rows, columns,
-                *source.stride(), *added.stride(), eps, CENTER=center, RESIDUAL=residual is not None, BIAS=bias is not None, ROWS=height, WIDTH=width,
-                num_warps=warps(height * width),
+                *source.stride(), *added.stride(), eps, CENTER=center, RESIDUAL=residual is not None, BIAS=bias is not None,
+                ROWS=height, WIDTH=width, num_warps=warps(height * width),
             )  # fmt: skip
     return outputs
 
 
 @_op.register_fake
-def _outputs(x, residual, weight, bias, eps, center):  # type: ignore[no-untyped-def]
+def _outputs(x, residual, weight, bias, eps, center):
     rows = x.shape[:-1].numel()
     total = x.new_empty(0) if residual is None else x.new_empty(x.shape, dtype=torch.promote_types(x.dtype, residual.dtype))
     mean = x.new_empty(rows if center else 0, dtype=torch.float32)
@@ -154,7 +154,7 @@ def _backward_op(
 
 
 @_backward_op.register_fake
-def _(dy, dtotal, x, weight, mean, rstd, center, with_bias):  # type: ignore[no-untyped-def]
+def _(dy, dtotal, x, weight, mean, rstd, center, with_bias):
     vector = x.new_empty(x.shape[-1], dtype=torch.float32)
     return x.new_empty(x.shape), vector, vector.new_empty(x.shape[-1] if with_bias else 0)
 

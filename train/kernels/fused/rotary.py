@@ -83,7 +83,7 @@ def _op(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, 
 
 
 @_op.register_fake
-def _outputs(q, k, cos, sin, inverse):  # type: ignore[no-untyped-def]
+def _outputs(q, k, cos, sin, inverse):
     return q.new_empty(q.shape), k.new_empty(k.shape)
 
 
