@@ -1,4 +1,4 @@
-"""Layout: the order of each source's documents in lots: difficulty bins, pack shards, and the first row of each.
+"""Layout: the order of each source's documents in lots: repeat classes, difficulty bins, pack shards, and the first row of each.
 
 Pack shards are ranges of a lot's documents in input order, of about equal token counts, so that they are a function of documents and
 recipe alone. Packing is pure and quick, so it is done here once to number the rows, and again where they are written.
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.corpus import ROW_BITS, column_array
+from curate.corpus import ROW_BITS, column_array, id_hashes
 from curate.curation import source_of
 from curate.pack import Packing, pack
 from curate.rules.expression import sandbox, validate_expression
@@ -28,32 +28,38 @@ from schemas.recipe import Recipe
 from schemas.signals import SIGNALS
 from schemas.store import publish_json
 
+REPEAT_DRAW = 0x52455045
+"""Added to the seed, so that the draw of fractional repeats is independent of the other draws by doc_id."""
+
 ROW_MASK = np.uint64((1 << ROW_BITS) - 1)
 
 
 def layout_step(recipe: Recipe, tokens: Sequence[Entry], signals: Sequence[Entry]) -> tuple[Step, list[Shard]]:
     """The step that orders each source's documents into bins and pack shards: files ``layout`` (a row group each) and ``cuts``."""
     settings = recipe.pack
-    check_difficulties(recipe)
+    check_expressions(recipe)
     shards = []
     for name, source in recipe.sources.items():
         mine = [shard for shard, entry in enumerate(tokens) if source_of(entry) == name]
-        inputs: Json = [tokens[shard].key for shard in mine]
-        task: dict[str, Json] = {
+        by = {"difficulty": source.difficulty, "quality": source.repeats.by if source.repeats else None}
+        by = {column: sql for column, sql in by.items() if sql is not None}
+        curve = (
+            source.repeats.model_dump(exclude={"by"}) if source.repeats else {"drop": 0.0, "most": source.epochs, "power": 0.0, "rate": 0.0}
+        )
+        draws = {"bins": settings.bins, "by": by, "curve": curve, "seed": recipe.seed}
+        inputs: Json = [[tokens[shard].key for shard in mine], [signals[shard].key for shard in mine] if by else [], draws]
+        task = draws | {
             "source": name,
-            "lengths": [file_of(tokens[shard], "lengths") for shard in mine],
             "pack": pack_settings(recipe),
+            "lengths": [file_of(tokens[shard], "lengths") for shard in mine],
+            "signals": [file_of(signals[shard], "signals") for shard in mine],
         }
-        if source.difficulty is not None:
-            inputs = [inputs, [signals[shard].key for shard in mine], source.difficulty, settings.bins]
-            files = [file_of(signals[shard], "signals") for shard in mine]
-            task |= {"difficulty": source.difficulty, "bins": settings.bins, "signals": files}
         shards.append(Shard(name, inputs, task))
     return Step("layout", 1, pack_settings(recipe), _layout), shards
 
 
-def check_difficulties(recipe: Recipe) -> None:
-    """Accept difficulties that are each one numeric expression over signals.
+def check_expressions(recipe: Recipe) -> None:
+    """Accept difficulties and qualities that are each one numeric expression over signals.
 
     Raises:
         RecipeError: one that is anything else; says which, and what is wrong with it.
@@ -61,6 +67,8 @@ def check_difficulties(recipe: Recipe) -> None:
     for name, source in recipe.sources.items():
         if source.difficulty is not None:
             validate_expression(source.difficulty, SIGNALS, where=f"sources.{name}.difficulty")
+        if source.repeats is not None:
+            validate_expression(source.repeats.by, SIGNALS, where=f"sources.{name}.repeats.by")
 
 
 def pack_settings(recipe: Recipe) -> dict[str, Json]:
@@ -72,36 +80,38 @@ def _layout(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     table = _documents(writer.root, task)
     cuts: list[dict[str, Json]] = []
     groups: list[pa.Table] = []
-    for (held_out, level), rows in _groups(table):
+    for repeats, level, rows in _groups(table):
         lot = table.take(pa.array(rows))
         lengths, places = lot.column("tokens").to_numpy(), lot.column("locator").to_numpy()
         for number, (first, stop) in enumerate(_pack_shards(lengths, task["pack"])):
             packing = packed(lengths[first:stop], task["pack"])
             before = cuts[-1]["first_row"] + cuts[-1]["rows"] if number else 0
             shards = np.unique(places[first:stop] >> np.uint64(ROW_BITS)).tolist()
-            where = {"split": "holdout" if held_out else "train", "bin": level, "number": number, "shards": shards}
+            where = {"split": "train" if repeats else "holdout", "repeats": repeats, "bin": level, "number": number, "shards": shards}
             cuts.append(where | {"first_row": before, "rows": packing.rows})
             groups.append(lot.slice(first, stop - first))
     if groups:
-        writer.publish("layout", "parquet", lambda path: _write_groups(path, groups), table.num_rows)
+        writer.publish("layout", "parquet", lambda path: _write_groups(path, groups), sum(group.num_rows for group in groups))
         writer.files["cuts"] = publish_json(writer.root, f"layout/{writer.label}-{writer.key[:12]}.json", cuts)
-    return {"documents": table.num_rows, "shards": len(cuts)}
+    unused = table.column("tokens").to_numpy()[_unused(table)]
+    return {"documents": table.num_rows, "shards": len(cuts), "unused_documents": len(unused), "unused_tokens": int(unused.sum())}
 
 
 def _documents(root: Path, task: Json) -> pa.Table:
-    """A source's documents in input order: id, locator, held_out, tokens with BOS and EOS, bytes, bin."""
-    parts = []
-    for position, path in enumerate(task["lengths"]):
-        if path is not None:
-            part = pq.read_table(root / path, partitioning=None)
-            levels = _difficulty(root / task["signals"][position], part, task) if "difficulty" in task else np.zeros(part.num_rows)
-            parts.append(part.append_column("difficulty", pa.array(levels)))
-    if not parts:
-        return LENGTHS.empty_table().append_column("bin", pa.array([], pa.int32()))
+    """A source's documents in input order: id, locator, held_out, tokens with BOS and EOS, bytes, repeats, bin."""
+    parts = [LENGTHS.empty_table()]
+    values: dict[str, list[NDArray[np.float64]]] = {column: [np.empty(0)] for column in task["by"]}
+    for lengths, signals in zip(task["lengths"], task["signals"], strict=True):
+        if lengths is not None:
+            parts.append(pq.read_table(root / lengths, partitioning=None))
+            rows = (parts[-1].column("locator").to_numpy() & ROW_MASK).astype(np.int64)
+            for column, sql in task["by"].items():
+                values[column].append(_evaluate(root / signals, sql, column, task["source"])[rows])
     table = pa.concat_tables(parts)
     table = table.set_column(table.column_names.index("tokens"), "tokens", pc.add(table.column("tokens"), specials(task["pack"])))
-    bins = _bins(table, task.get("bins", 1))
-    return table.drop_columns(["difficulty"]).append_column("bin", pa.array(bins))
+    ordered = {column: _places(table, np.concatenate(parts)) for column, parts in values.items()}
+    table = table.append_column("repeats", pa.array(_repeats(table, ordered.get("quality"), task)))
+    return table.append_column("bin", pa.array(_bins(table, ordered.get("difficulty"), task["bins"])))
 
 
 def specials(settings: Mapping[str, Json]) -> int:
@@ -109,46 +119,70 @@ def specials(settings: Mapping[str, Json]) -> int:
     return int(settings["bos"]) + int(settings["eos"])
 
 
-def _difficulty(signals: Path, part: pa.Table, task: Json) -> NDArray[np.float64]:
-    """The difficulty of a shard's documents; NULL is hardest."""
-    table = pq.read_table(signals, partitioning=None)
+def _evaluate(signals: Path, sql: str, column: str, source: str) -> NDArray[np.float64]:
+    """An expression over a shard's signals; NULL and NaN are hardest, or worst."""
     db = sandbox()
-    db.register("signals", table)
+    db.register("signals", pq.read_table(signals, partitioning=None))
     try:
-        result = db.sql(f"SELECT CAST(({task['difficulty']}\n) AS DOUBLE) AS difficulty FROM signals").to_arrow_table()
+        result = db.sql(f"SELECT CAST(({sql}\n) AS DOUBLE) AS value FROM signals").to_arrow_table()
     except duckdb.Error as error:
         raise RecipeError(
-            f"{task['difficulty']!r} cannot be computed: {str(error).splitlines()[0]}",
-            where=f"sources.{task['source']}.difficulty",
-            fix="correct the expression",
+            f"{sql!r} cannot be computed: {str(error).splitlines()[0]}", where=f"sources.{source}: {column}", fix="correct the expression"
         ) from error
     finally:
         db.close()
-    values = pc.fill_null(result.column("difficulty"), float("inf")).to_numpy()
-    rows = part.column("locator").to_numpy() & ROW_MASK
-    difficulty: NDArray[np.float64] = np.nan_to_num(values, nan=np.inf, posinf=np.inf, neginf=-np.inf)[rows.astype(np.int64)]
-    return difficulty
+    values: NDArray[np.float64] = pc.fill_null(result.column("value"), float("nan")).to_numpy()
+    return np.where(np.isnan(values), np.inf if column == "difficulty" else -np.inf, values)
 
 
-def _bins(table: pa.Table, bins: int) -> NDArray[np.int32]:
-    """Exact quantile bins of the documents to train on, ties by doc_id; held-out documents are all in bin 0."""
-    result = np.zeros(table.num_rows, dtype=np.int32)
-    if bins > 1:
-        rows = np.flatnonzero(~table.column("held_out").to_numpy())
-        ids = column_array(table, "doc_id")
-        words = np.frombuffer(ids.buffers()[1], dtype=">u8")[2 * ids.offset : 2 * (ids.offset + len(ids))].reshape(-1, 2)
-        difficulty = table.column("difficulty").to_numpy()
-        order = rows[np.lexsort((words[rows, 1], words[rows, 0], difficulty[rows]))]
-        result[order] = np.arange(len(order)) * bins // max(1, len(order))
-    return result
+def _places(table: pa.Table, values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Place of each document to train on in the order of values, from 0, ties by doc_id; 0 when held out."""
+    rows = _train(table)
+    ids = column_array(table, "doc_id")
+    words = np.frombuffer(ids.buffers()[1], dtype=">u8")[2 * ids.offset : 2 * (ids.offset + len(ids))].reshape(-1, 2)
+    places = np.zeros(table.num_rows, dtype=np.int64)
+    places[rows[np.lexsort((words[rows, 1], words[rows, 0], values[rows]))]] = np.arange(len(rows))
+    return places
 
 
-def _groups(table: pa.Table) -> Iterator[tuple[tuple[bool, int], NDArray[np.int64]]]:
-    """Rows of each lot, in input order: training lots by bin, then held-out ones."""
-    held_out, bins = table.column("held_out").to_numpy(), table.column("bin").to_numpy()
-    for split in (False, True):
-        for level in np.unique(bins[held_out == split]):
-            yield (split, int(level)), np.flatnonzero((held_out == split) & (bins == level))
+def _train(table: pa.Table) -> NDArray[np.int64]:
+    """Rows of the documents that are not held out."""
+    return np.flatnonzero(~table.column("held_out").to_numpy())
+
+
+def _bins(table: pa.Table, places: NDArray[np.int64] | None, bins: int) -> NDArray[np.int32]:
+    """Exact quantile bins; 0 for documents that are held out, and for all where no difficulty is declared."""
+    if places is None:
+        return np.zeros(table.num_rows, dtype=np.int32)
+    return (places * bins // max(1, len(_train(table)))).astype(np.int32)
+
+
+def _repeats(table: pa.Table, places: NDArray[np.int64] | None, task: Json) -> NDArray[np.int32]:
+    """Uses of each document, 0 when held out: whole ones, and one more for the share that a hash of doc_id and seed draws."""
+    curve, train = task["curve"], ~table.column("held_out").to_numpy()
+    wanted = np.full(table.num_rows, float(curve["most"]))
+    if places is not None:
+        rank = ((places + 0.5) / max(1, int(train.sum())) - curve["drop"]) / (1 - curve["drop"])
+        wanted = np.where(rank > 0, wanted * np.maximum(rank, 0) ** curve["power"] * np.exp(curve["rate"] * (rank - 1)), 0.0)
+    whole = np.floor(wanted)
+    draw = id_hashes(column_array(table, "doc_id"), task["seed"] + REPEAT_DRAW) / 2.0**64
+    repeats: NDArray[np.int32] = np.where(train, whole + (draw < wanted - whole), 0).astype(np.int32)
+    return repeats
+
+
+def _unused(table: pa.Table) -> NDArray[np.bool_]:
+    """Documents that are neither held out nor ever used."""
+    unused: NDArray[np.bool_] = (table.column("repeats").to_numpy() == 0) & ~table.column("held_out").to_numpy()
+    return unused
+
+
+def _groups(table: pa.Table) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """Repeats, bin and rows of each lot, in input order; the held-out lot, of repeats 0, is the last."""
+    repeats, bins = table.column("repeats").to_numpy(), table.column("bin").to_numpy()
+    used = ~_unused(table)
+    for times in sorted({int(times) for times in np.unique(repeats[used])}, key=lambda times: (times == 0, times)):
+        for level in np.unique(bins[used & (repeats == times)]):
+            yield times, int(level), np.flatnonzero(used & (repeats == times) & (bins == level))
 
 
 def _pack_shards(lengths: NDArray[np.int64], settings: Mapping[str, Json]) -> list[tuple[int, int]]:

@@ -57,7 +57,7 @@ def build_lots(root: Path, recipe: Recipe, snapshot: Snapshot, executor: Executo
     tokens = run(*tokenize_step(tokenizer[0], read, verdicts))
     layouts = run(*layout_step(recipe, tokens, snapshot.steps["signals"]))
     packed = run(*pack_step(root, recipe, tokenizer[0], tokens, layouts))
-    lots = run(*lots_step(recipe, tokens, packed))
+    lots = run(*lots_step(recipe, tokens, layouts, packed))
     made = {"tokenizer": tokenizer, "tokenize": tokens, "layout": layouts, "pack": packed, "lots": lots}
     done = Snapshot(snapshot.recipe, {**snapshot.steps, **made})
     write_snapshot(root, done)
@@ -72,17 +72,16 @@ def pack_step(root: Path, recipe: Recipe, tokenizer: Entry, tokens: Sequence[Ent
     for layout in layouts:
         cuts = json.loads((root / layout.files["cuts"].path).read_text(encoding="utf-8")) if "cuts" in layout.files else []
         for group, cut in enumerate(cuts):
-            name = {"split": cut["split"], "bin": cut["bin"], "source": layout.label}
-            repeats = recipe.sources[layout.label].epochs if cut["split"] == "train" else 0
+            name = {"source": layout.label, "bin": cut["bin"], "repeats": cut["repeats"]}
             tag = fingerprint(layout.key, file.checksum, recipe.pack.row_length)[:8]
-            lot = f"{layout.label}-{cut['split']}-x{repeats}-b{cut['bin']}-l{recipe.pack.row_length}-{tag}"
-            task = {**name, "lot": lot, "repeats": repeats, "group": group, "first_row": cut["first_row"], "pack": pack_settings(recipe)}
+            lot = f"{layout.label}-{cut['split']}-x{cut['repeats']}-b{cut['bin']}-l{recipe.pack.row_length}-{tag}"
+            task = {**name, "lot": lot, "group": group, "first_row": cut["first_row"], "pack": pack_settings(recipe)}
             task |= {
                 "layout": layout.files["layout"].path,
                 "tokens": {shard: paths[shard] for shard in cut["shards"]},
                 "tokenizer": file.path,
             }
-            shards.append(Shard(f"{lot}/{cut['number']:05d}", [layout.key, group, repeats], task))
+            shards.append(Shard(f"{lot}/{cut['number']:05d}", [layout.key, group], task))
     return Step("pack", 1, {"tokenizer": file.checksum}, _pack), shards
 
 
@@ -189,7 +188,7 @@ def _lay(
                 out[place[piece] + k] = eos
 
 
-def lots_step(recipe: Recipe, tokens: Sequence[Entry], packed: Sequence[Entry]) -> tuple[Step, list[Shard]]:
+def lots_step(recipe: Recipe, tokens: Sequence[Entry], layouts: Sequence[Entry], packed: Sequence[Entry]) -> tuple[Step, list[Shard]]:
     """The step of one shard that sums lots (table ``lots``) and checks conservation of tokens."""
     counted: dict[str, dict[str, int]] = {name: {"train": 0, "holdout": 0} for name in recipe.sources}
     added = specials(pack_settings(recipe))
@@ -198,8 +197,10 @@ def lots_step(recipe: Recipe, tokens: Sequence[Entry], packed: Sequence[Entry]) 
         counts["train"] += entry.counts["tokens"] + added * entry.counts["documents"]
         counts["holdout"] += entry.counts["held_out_tokens"] + added * entry.counts["held_out_documents"]
     shards = [{"lot": entry.label.partition("/")[0], "rows": file_of(entry, "rows"), "counts": dict(entry.counts)} for entry in packed]
-    task = {"tokens": counted, "shards": shards, "row_length": recipe.pack.row_length}
-    return Step("lots", 1, {}, _lots), [Shard("lots", [[entry.key for entry in tokens], [entry.key for entry in packed]], task)]
+    unused = {layout.label: layout.counts["unused_tokens"] for layout in layouts}
+    task = {"tokens": counted, "unused": unused, "shards": shards, "row_length": recipe.pack.row_length}
+    inputs = [[entry.key for entry in entries] for entries in (tokens, layouts, packed)]
+    return Step("lots", 1, {}, _lots), [Shard("lots", inputs, task)]
 
 
 def _lots(writer: ShardWriter, task: Json) -> Mapping[str, int]:
@@ -217,7 +218,7 @@ def _lots(writer: ShardWriter, task: Json) -> Mapping[str, int]:
 
 
 def _conserve(root: Path, task: Json, lots: Mapping[str, Mapping[str, Any]]) -> None:
-    """Tokens counted when they were made equal those summed over the table ``rows`` and those discarded."""
+    """Tokens counted when they were made equal those summed over the table ``rows``, those discarded, and those of unused documents."""
     for source, counted in task["tokens"].items():
         for split, made in counted.items():
             mine = {lot["lot"]: lot["discarded"] for lot in lots.values() if (lot["source"], lot["split"]) == (source, split)}
@@ -225,10 +226,10 @@ def _conserve(root: Path, task: Json, lots: Mapping[str, Mapping[str, Any]]) -> 
             in_rows = sum(
                 pc.sum(pq.read_table(root / path, columns=["tokens"], partitioning=None).column("tokens")).as_py() for path in paths
             )
-            discarded = sum(mine.values())
-            if made != in_rows + discarded:
+            discarded, unused = sum(mine.values()), task["unused"][source] if split == "train" else 0
+            if made != in_rows + discarded + unused:
                 raise GristmillError(
-                    f"{made:,} tokens were made, but {in_rows:,} are in rows and {discarded:,} were discarded",
+                    f"{made:,} tokens were made, but {in_rows:,} are in rows, {discarded:,} discarded, {unused:,} of unused documents",
                     where=f"{split} lots of source {source}",
                     fix="files of the lake were changed: delete its folders tokens, layout, rows and shards, then run again",
                 )

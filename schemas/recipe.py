@@ -19,6 +19,24 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+class Repeats(Strict):
+    """How often documents may be used, by quality: most * x**power * exp(rate * (x - 1)), x the rank above what is dropped, 0 to 1.
+
+    A monotone truncated power-exponential curve, as OLMo 3 repeats its web text; fractions are drawn by hash of doc_id and seed.
+    """
+
+    by: str
+    """SQL expression over signals, higher is better; the document's rank under it within the source is what counts."""
+    drop: float = Field(default=0.4, ge=0, lt=1)
+    """Share of the documents, the worst, that is not used."""
+    most: float = Field(default=7, gt=0)
+    """Uses of the best document. Above 7 needs allow_many_epochs."""
+    power: float = Field(default=1, ge=0)
+    """Power of the curve: 0 gives all the same, 1 a straight line."""
+    rate: float = Field(default=0, ge=0)
+    """Exponential rate of the curve: the higher, the more the best stand out."""
+
+
 class Source(Strict):
     """Where documents come from and how often they may be used."""
 
@@ -46,8 +64,12 @@ class Source(Strict):
     """The run fails when more than this share of a source's records is quarantined (duplicate ids not counted)."""
     clean: bool = False
     """Known to be clean text: may be repeated up to 4 epochs by default."""
-    max_epochs: int | None = Field(default=None, ge=1)
-    """How often each document may be used over the whole run; default 1, or 4 when clean. Above 7 needs allow_many_epochs."""
+    max_epochs: float | None = Field(default=None, gt=0)
+    """How often each document may be used over the whole run; default 1, or 4 when clean. Above 7 needs allow_many_epochs.
+
+    1.5 lets one half of the documents, drawn by hash, be used twice."""
+    repeats: Repeats | None = None
+    """Uses of each document by quality, in place of max_epochs."""
     allow_many_epochs: bool = False
     """The explicit word for max_epochs above 7."""
     holdout: bool = True
@@ -56,8 +78,10 @@ class Source(Strict):
     """SQL expression over signals (higher is harder) that cuts the source into difficulty bins for ordered stages."""
 
     @property
-    def epochs(self) -> int:
-        """The repeat class of its documents."""
+    def epochs(self) -> float:
+        """The most uses of any of its documents."""
+        if self.repeats is not None:
+            return self.repeats.most
         return self.max_epochs if self.max_epochs is not None else (4 if self.clean else 1)
 
     @model_validator(mode="after")
@@ -71,8 +95,10 @@ class Source(Strict):
             raise ValueError(f"the {self.reader} reader needs 'paths'")
         elif self.parts:
             raise ValueError(f"'parts' is for the python reader, not for {self.reader}")
+        if self.repeats is not None and self.max_epochs is not None:
+            raise ValueError("a source has either 'max_epochs' or 'repeats'")
         if self.epochs > 7 and not self.allow_many_epochs:
-            raise ValueError(f"max_epochs {self.epochs} is above 7, where repetition hurts: set allow_many_epochs: true to insist")
+            raise ValueError(f"max_epochs {self.epochs:g} is above 7, where repetition hurts: set allow_many_epochs: true to insist")
         return self
 
 

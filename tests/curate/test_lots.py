@@ -1,6 +1,7 @@
 """Lots: rows hold exactly the kept and held-out documents, whatever the workers, and every token is accounted for."""
 
 import json
+import math
 from collections import defaultdict
 
 import duckdb
@@ -119,6 +120,7 @@ def test_a_second_build_does_nothing_and_gives_the_same(lake):
 
 def test_tokens_are_conserved_by_sql(lake):
     lots, rows = table(lake, "lots"), table(lake, "rows")
+    assert lots.num_rows < rows.num_rows
     made = {"train": 0, "holdout": 0}
     for entry in read_snapshot(lake).steps["tokenize"]:
         made["train"] += entry.counts["tokens"] + 2 * entry.counts["documents"]
@@ -185,6 +187,44 @@ def test_datasets_opens_the_shards(lake, tmp_path):
     first = next(iter(opened))
     assert len(first["tokens"]) == 64
     assert sum(1 for _ in opened) == lot.rows
+
+
+@pytest.mark.parametrize(("epochs", "counts"), [(2.5, {2, 3}), (0.25, {0, 1}), (3, {3})])
+def test_fractional_epochs_are_drawn_by_document(tmp_path, epochs, counts):
+    sources = recipe().model_dump(mode="json")["sources"]
+    sources["books"] = sources["books"] | {"max_epochs": epochs, "difficulty": None}
+    build(tmp_path, sources=sources)
+    uses = uses_by_document(tmp_path, "books")
+    found = np.array([uses.get(key, 0) for key in texts_of("kept", "books")])
+    assert set(found) == counts
+    assert abs(found.mean() - epochs) < 0.15
+
+
+def uses_by_document(root, source):
+    """Uses of each document of the training lots of a source, by SQL; a document lies in one lot."""
+    lots, rows = table(root, "lots"), table(root, "rows")
+    assert lots.num_rows and rows.num_rows
+    found = duckdb.sql(
+        f"SELECT doc_id, min(repeats), count(DISTINCT lot) FROM rows JOIN lots USING (lot) "
+        f"WHERE source = '{source}' AND split = 'train' GROUP BY doc_id"
+    ).fetchall()
+    assert all(number == 1 for _, _, number in found)
+    return {key: repeats for key, repeats, _ in found}
+
+
+def test_uses_follow_quality_by_the_curve(tmp_path):
+    sources = recipe().model_dump(mode="json")["sources"]
+    curve = {"by": "n_bytes", "drop": 0.4, "most": 7, "power": 1, "rate": 1}
+    sources["books"] = sources["books"] | {"repeats": curve, "difficulty": None}
+    build(tmp_path, sources=sources)
+    texts = texts_of("kept", "books")
+    order = sorted(texts, key=lambda key: (len(texts[key].encode()), key))
+    uses = uses_by_document(tmp_path, "books")
+    for place, key in enumerate(order):
+        rank = ((place + 0.5) / len(order) - 0.4) / 0.6
+        wanted = 7 * rank * math.exp(rank - 1) if rank > 0 else 0
+        assert uses.get(key, 0) in (math.floor(wanted), math.ceil(wanted))
+    assert max(uses.values()) == 7
 
 
 def test_a_difficulty_that_cannot_be_evaluated_names_its_source(tmp_path):
