@@ -1,33 +1,37 @@
-"""AdamW: torch's fused step, with the figures every optimizer here reports."""
+"""AdamW and SGD: torch's fused steps, with the figures every optimizer here reports."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from train.optim.figures import mean_square, state_bytes
+from train.optim.reporting import Reporting
 
 _FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
 
 
-class AdamW(torch.optim.AdamW):
+class AdamW(torch.optim.AdamW, Reporting):
     """Torch's AdamW (Loshchilov & Hutter 2019) that can report on itself."""
 
-    def report(self) -> dict[str, float]:
-        """Return ``update_rms`` (of the step's direction, before the learning rate) and state bytes, whole and per parameter."""
-        return {"update_rms": mean_square(self._directions()) ** 0.5, **state_bytes(self)}
-
-    def _directions(self) -> Any:
+    def _directions(self) -> Iterator[torch.Tensor]:
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for parameter in group["params"]:
-                state = self.state.get(parameter)
-                if state:
+                if state := self.state.get(parameter):
                     step = float(state["step"])
                     moment = state["exp_avg"] / (1 - beta1**step)
                     yield moment / ((state["exp_avg_sq"] / (1 - beta2**step)).sqrt() + group["eps"])
+
+
+class SGD(torch.optim.SGD, Reporting):
+    """Torch's SGD that can report on itself."""
+
+    def _directions(self) -> Iterator[torch.Tensor]:
+        for state in self.state.values():
+            if state.get("momentum_buffer") is not None:
+                yield state["momentum_buffer"]
 
 
 def adamw(
@@ -38,7 +42,14 @@ def adamw(
     fused: bool | None = None,
 ) -> AdamW:
     """Build AdamW: 8 bytes of state per FP32 parameter; fused where the device has it, unless told otherwise."""
-    if fused is None:
-        fused = all(p.device.type in _FUSED_DEVICES and p.is_floating_point() for g in groups for _, p in g["params"])
     beta1, beta2 = betas
-    return AdamW(groups, betas=(beta1, beta2), eps=eps, fused=fused)
+    return AdamW(groups, betas=(beta1, beta2), eps=eps, fused=_can_fuse(groups) if fused is None else fused)
+
+
+def sgd(groups: list[dict[str, Any]], *, momentum: float = 0.9, nesterov: bool = True, fused: bool | None = None) -> SGD:
+    """Build SGD with Nesterov momentum: 4 bytes. Its weight decay is torch's, added to the gradient (L2), not decoupled."""
+    return SGD(groups, lr=1e-3, momentum=momentum, nesterov=nesterov, fused=_can_fuse(groups) if fused is None else fused)
+
+
+def _can_fuse(groups: list[dict[str, Any]]) -> bool:
+    return all(p.device.type in _FUSED_DEVICES and p.is_floating_point() for g in groups for _, p in g["params"])

@@ -11,14 +11,30 @@ from torch import nn
 
 from schemas.errors import nearest
 from train.optim.adafactor import Adafactor
-from train.optim.adamw import adamw
+from train.optim.adamw import adamw, sgd
 from train.optim.came import CAME
 from train.optim.groups import parameter_groups
+from train.optim.lbfgs import LBFGS
+from train.optim.lion import Lion
+from train.optim.muon import Muon
+from train.optim.packaged import adamw8bit, schedule_free, soap
 from train.optim.sophia import Sophia
 
 Factory = Callable[..., torch.optim.Optimizer]
 
-OPTIMIZERS: dict[str, Factory] = {"adamw": adamw, "adafactor": Adafactor, "came": CAME, "sophia": Sophia}
+OPTIMIZERS: dict[str, Factory] = {
+    "adamw": adamw,
+    "adamw8bit": adamw8bit,
+    "adafactor": Adafactor,
+    "came": CAME,
+    "sophia": Sophia,
+    "muon": Muon,
+    "lion": Lion,
+    "sgd": sgd,
+    "lbfgs": LBFGS,
+    "soap": soap,
+    "schedule_free": schedule_free,
+}
 """Name to factory. A factory takes parameter groups; its keyword arguments are the optimizer's options."""
 
 

@@ -12,6 +12,11 @@ _EMBEDDING = re.compile(r"(^|[._])(\w*embed(ding|dings|s|_\w+)?|wte|wpe)([._]|$)
 _NO_DECAY = re.compile(r"(^|[._])(bias|\w*norm\w*|ln_\w+)([._]|$)", re.IGNORECASE)
 
 
+def is_embedding(name: str) -> bool:
+    """Return whether a parameter is an embedding, by its name."""
+    return _EMBEDDING.search(name) is not None
+
+
 def parameter_groups(
     named_parameters: Iterable[tuple[str, nn.Parameter]],
     *,
@@ -40,7 +45,7 @@ def parameter_groups(
         if not parameter.requires_grad or id(parameter) in seen:
             continue
         seen.add(id(parameter))
-        rate = embedding_lr if embedding_lr is not None and _EMBEDDING.search(name) else lr
+        rate = embedding_lr if embedding_lr is not None and is_embedding(name) else lr
         decay = 0.0 if parameter.ndim <= 1 or _NO_DECAY.search(name) else weight_decay
         group = {"params": [], "lr": rate, "initial_lr": rate, "weight_decay": decay}
         groups.setdefault((rate, decay), group)["params"].append((name, parameter))

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from train.optim.figures import state_bytes
+from train.optim.reporting import state_bytes
 from train.optim.shards import Place, Rule, local_of, place_of, process_groups, run
 from train.optim.weights import ROUNDINGS, Part, arithmetic, noise_for
 
