@@ -42,7 +42,7 @@ def sign_step(c: Curation) -> tuple[Step, list[Shard]]:
     shards = [
         Shard(
             entry.label,
-            [shard, entry.key, c.steps["rules"][shard].key, [repeats.key for repeats in c.steps["repeats"]]],
+            [shard, entry.content, c.steps["rules"][shard].content, [repeats.content for repeats in c.steps["repeats"]]],
             settings
             | {
                 "passing": [shard, c.path("rules", "failures", shard), c.path("repeats", "repeats")],
@@ -112,7 +112,7 @@ def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
     for position, expression in enumerate(dedup.prefer):
         validate_expression(expression, PREFERENCE, where=f"dedup.prefer[{position}]")
     settings = dedup.model_dump(mode="json")
-    inputs = [[entry.key for entry in c.steps[step]] for step in ("read", "signals", "sign")]
+    inputs = [[entry.content for entry in c.steps[step]] for step in ("read", "signals", "sign")]
     task = {
         "dedup": settings,
         "documents": c.paths("read", "documents"),
@@ -121,7 +121,9 @@ def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
         "signatures": [path for path in c.paths("sign", "signatures") if path is not None],
         "memory_bytes": c.memory_bytes,
     }
-    return Step("dedup", 1, {"dedup": settings, "sources": list(c.recipe.sources), "signature": SIGNATURE_VERSION}, _deduplicate), [Shard("all", inputs, task)]
+    return Step("dedup", 1, {"dedup": settings, "sources": list(c.recipe.sources), "signature": SIGNATURE_VERSION}, _deduplicate), [
+        Shard("all", inputs, task)
+    ]
 
 
 def _deduplicate(writer: ShardWriter, task: Json) -> Mapping[str, int]:

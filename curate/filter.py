@@ -23,7 +23,7 @@ Json = Any
 def signals_step(c: Curation) -> tuple[Step, list[Shard]]:
     """A step from documents shards to signals shards, row by row aligned."""
     shards = [
-        Shard(entry.label, entry.key, {"documents": c.path("read", "documents", shard), "batch_rows": c.batch_rows})
+        Shard(entry.label, entry.content, {"documents": c.path("read", "documents", shard), "batch_rows": c.batch_rows})
         for shard, entry in enumerate(c.documents)
     ]
     return Step("signals", SIGNALS_VERSION, {}, _signals), shards
@@ -58,7 +58,7 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
             if rule.sources is None or source in rule.sources
         ]
         resolved(json.dumps(rules))
-        shards.append(Shard(entry.label, [entry.key, rules], {"signals": c.path("signals", "signals", shard), "rules": rules}))
+        shards.append(Shard(entry.label, [entry.content, rules], {"signals": c.path("signals", "signals", shard), "rules": rules}))
     return Step("rules", 1, {}, _rules), shards
 
 

@@ -54,7 +54,7 @@ def _survivor_paths(c: Curation, shard: int) -> Json:
 def _draw_step(c: Curation) -> tuple[Step, list[Shard]]:
     shards = [shard for shard, entry in enumerate(c.documents) if c.recipe.sources[source_of(entry)].holdout]
     settings = {"share": c.recipe.holdout.share, "max_documents": c.recipe.holdout.max_documents, "seed": c.recipe.seed}
-    inputs = [shards, [entry.key for step in ("rules", "repeats", "dedup") for entry in c.steps[step]]]
+    inputs = [shards, [entry.content for step in ("rules", "repeats", "dedup") for entry in c.steps[step]]]
     task = settings | {"survivors": [_survivor_paths(c, shard) for shard in shards], "documents": c.paths("read", "documents")}
     return Step("holdout_draw", 1, settings, _draw), [Shard("all", inputs, task)]
 
@@ -111,7 +111,7 @@ def _scan_step(c: Curation, last: Entry, turn: int) -> tuple[Step, list[Shard]]:
     shards = [
         Shard(
             entry.label,
-            [last.key, entry.key, c.steps["rules"][shard].key],
+            [last.content, entry.content, c.steps["rules"][shard].content],
             {
                 "survivors": _survivor_paths(c, shard),
                 "documents": c.path("read", "documents", shard),
@@ -153,7 +153,9 @@ def _grow_step(c: Curation, last: Entry, scans: Sequence[Entry], turn: int) -> t
         "documents": c.paths("read", "documents"),
         "may_grow": turn < ROUNDS,
     }
-    return Step(f"holdout_grow_{turn}", 1, {"component": COMPONENT}, _grow), [Shard("all", [last.key, [e.key for e in scans]], task)]
+    return Step(f"holdout_grow_{turn}", 1, {"component": COMPONENT}, _grow), [
+        Shard("all", [last.content, [e.content for e in scans]], task)
+    ]
 
 
 def _grow(writer: ShardWriter, task: Json) -> Mapping[str, int]:

@@ -25,7 +25,7 @@ def sample_step(c: Curation) -> tuple[Step, list[Shard]]:
     shards = [
         Shard(
             entry.label,
-            entry.key,
+            entry.content,
             settings | {"files": {name: vars(file) for name, file in entry.files.items()}, "counts": dict(entry.counts)},
         )
         for entry in c.documents
@@ -64,7 +64,7 @@ def repeats_step(c: Curation) -> tuple[Step, list[Shard]]:
         for shard, entry in enumerate(c.documents)
         if source_of(entry) in declared and "documents" in entry.files
     ]
-    inputs = [[shard, c.documents[shard].key] for shard, _ in paths]
+    inputs = [[shard, c.documents[shard].content] for shard, _ in paths]
     return Step("repeats", 1, {}, _repeats), [Shard("all", inputs, {"documents": paths})]
 
 

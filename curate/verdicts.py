@@ -19,12 +19,12 @@ Json = Any
 
 def verdicts_step(c: Curation) -> tuple[Step, list[Shard]]:
     """A step that writes the verdicts of each documents shard, in its order, documents with a repeated id left out."""
-    judged = [entry.key for step in ("repeats", "dedup", "holdout") for entry in c.steps[step]]
+    judged = [entry.content for step in ("repeats", "dedup", "holdout") for entry in c.steps[step]]
     wide = {"repeats": c.path("repeats", "repeats"), "clusters": c.path("dedup", "clusters"), "holdout": c.path("holdout", "holdout")}
     shards = [
         Shard(
             entry.label,
-            [shard, entry.key, c.steps["rules"][shard].key, judged],
+            [shard, entry.content, c.steps["rules"][shard].content, judged],
             wide | {"shard": shard, "documents": c.path("read", "documents", shard), "failures": c.path("rules", "failures", shard)},
         )
         for shard, entry in enumerate(c.documents)
@@ -112,7 +112,7 @@ def conservation_step(c: Curation) -> tuple[Step, list[Shard]]:
                 where=f"source {name!r}",
                 fix="the lake was changed by hand or a step is faulty: please report it",
             )
-    inputs = [entry.key for step in ("read", "repeats", "verdicts") for entry in c.steps[step]]
+    inputs = [entry.content for step in ("read", "repeats", "verdicts") for entry in c.steps[step]]
     return Step("conservation", 1, {}, _conservation), [Shard("all", [inputs, rows], rows)]
 
 

@@ -45,6 +45,11 @@ class Entry:
     files: Mapping[str, Published]
     counts: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def content(self) -> str:
+        """Fingerprint of what it published. Later steps depend on this rather than on the key: a touched file is read again, and no more."""
+        return fingerprint(sorted((table, file.checksum) for table, file in self.files.items()))
+
 
 def entry_path(step: str, key: str) -> str:
     """Where the entry of a shard lies, relative to the lake."""
@@ -91,7 +96,7 @@ class Snapshot:
     @property
     def id(self) -> str:
         """Fingerprint of the snapshot: plans pin it."""
-        return fingerprint(self.recipe, {step: [entry.key for entry in entries] for step, entries in self.steps.items()})
+        return fingerprint(self.recipe, {step: [entry.content for entry in entries] for step, entries in self.steps.items()})
 
     def files(self, table: str) -> list[Published]:
         """Files of a table over all steps, in shard order."""

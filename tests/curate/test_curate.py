@@ -207,3 +207,19 @@ def test_snapshots_name_only_published_files(lake):
             assert (lake / file.path).stat().st_size == file.bytes
     assert json.loads((lake / "snapshots/current.json").read_text())["id"] == snapshot.id
     assert isinstance(lake, Path)
+
+
+def test_a_touched_file_is_read_again_and_nothing_else_is_done(recipe_path, lake, tmp_path):
+    shutil.copytree(lake, tmp_path / "lake")
+    shutil.copytree(recipe_path.parent, tmp_path / "made")
+    ran = {}
+
+    class Watch(Silent):
+        def finish(self, step, done, skipped):
+            ran[step] = done
+
+    (tmp_path / "made/web/05.jsonl").touch()
+    moved = load_recipe(tmp_path / "made/recipe.yaml")
+    snapshot = curate(Curation(tmp_path / "lake", moved, LocalExecutor(1), Watch()))
+    assert {step for step, done in ran.items() if done} == {"read"}
+    assert [entry.content for entry in snapshot.steps["verdicts"]] == [entry.content for entry in read_snapshot(lake).steps["verdicts"]]
