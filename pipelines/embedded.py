@@ -12,6 +12,7 @@ from rich.console import Console
 
 from pipelines.parameters import RunParameters
 from pipelines.progress import reporter
+from schemas.errors import GristmillError
 
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -25,7 +26,7 @@ QUIET = {
 EMBEDDED = {
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "60",
-    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "86400",
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P1D",
 }
 
 
@@ -33,7 +34,9 @@ def settle() -> None:
     """Put Prefect's settings into this process's environment."""
     values = dict(QUIET)
     if "PREFECT_API_URL" not in os.environ:
-        values |= EMBEDDED | {"PREFECT_HOME": str(cache_folder() / "prefect")}
+        home = Path(os.environ.get("PREFECT_HOME", cache_folder() / "prefect"))
+        home.mkdir(parents=True, exist_ok=True)  # Prefect makes no parents
+        values |= EMBEDDED | {"PREFECT_HOME": str(home)}
     for name, value in values.items():
         os.environ.setdefault(name, value)
 
@@ -53,5 +56,14 @@ def run_under_prefect(parameters: RunParameters, console: Console) -> None:
     from pipelines.flows import curriculum
     from pipelines.surroundings import Surroundings, terminal
 
-    with reporter(console) as progress, terminal(Surroundings(progress, lambda line: console.print(line, markup=False, highlight=False))):
-        curriculum(parameters)
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        with reporter(console) as progress, terminal(Surroundings(progress, say)):
+            curriculum(parameters)
+    except RuntimeError as error:
+        if "ephemeral" not in str(error):
+            raise
+        fix = "run with --no-prefect (the same, without flows), or start a server and set PREFECT_API_URL"
+        raise GristmillError("Prefect's embedded server did not start in time", where="prefect", fix=fix) from error
