@@ -58,7 +58,7 @@ def vocabulary_parallel_linear_cross_entropy(
         hidden = hidden.to(torch.get_autocast_dtype(device))
     rows = chunk or default_chunk(device, share)
     grads = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    losses: torch.Tensor = _Loss.apply(hidden, weight, targets, first, group, ignore_index, z_loss, rows, grads)
+    losses: torch.Tensor = _Loss.apply(hidden, weight, targets, first, group, ignore_index, z_loss, rows, grads)  # type: ignore[no-untyped-call]
     if reduction == "none":
         return losses
     total = losses.sum()
@@ -69,7 +69,7 @@ class _Loss(torch.autograd.Function):
     """Unit gradients in the forward pass, as in ``train.kernels.linear_loss``; the saved lse spares the backward pass any collective."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         hidden: torch.Tensor,
         weight: torch.Tensor,

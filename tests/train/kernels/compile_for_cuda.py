@@ -39,7 +39,7 @@ def main(capability: int) -> None:
         return kernel
 
     JITFunction.run = compile_only
-    from train.kernels.fused import activation, norm, rotary, row_loss
+    from train.kernels.fused import activation, factored_steps, norm, rotary, row_loss, steps
 
     x = torch.randn(64, 4096, dtype=torch.bfloat16, requires_grad=True)
     vector = torch.randn(4096, requires_grad=True)
@@ -57,6 +57,17 @@ def main(capability: int) -> None:
     for scale in (None, torch.randn(8)):
         row_loss.row_loss_(logits, targets, -100, 0.0, scale, True)
     row_loss.row_loss_(logits, targets, -100, 1e-4, None, False)
+    for dtype, width in ((torch.bfloat16, 64), (torch.float32, 33)):
+        weights, grads = ([torch.randn(40, width, dtype=dtype) for _ in range(2)] for _ in range(2))
+        first, second = ([torch.zeros(40, width) for _ in range(2)] for _ in range(2))
+        means = [torch.ones(40) for _ in range(2)], [torch.ones(width) for _ in range(2)]
+        steps.adamw_step(weights, grads, first, second, step=1, lr=0.1, seed=1)
+        steps.adamw_step(weights, grads, first, second, step=1, lr=0.1, grad_scale=torch.ones(1))
+        steps.sophia_step(weights, grads, first, second, step=1, lr=0.1, seed=1)
+        steps.grad_norm(grads)
+        factored_steps.adafactor_step(weights, grads, means, step=1, seed=1)
+        factored_steps.adafactor_step(weights, grads, means, step=1, exp_avgs=first, beta1=0.9)
+        factored_steps.came_step(weights, grads, first, means, means, step=1, lr=0.1, seed=1)
     print(" ".join(sorted(seen)))
 
 
