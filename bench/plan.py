@@ -13,9 +13,10 @@ from dataclasses import asdict
 
 import numpy as np
 
+from curate.budget import LotBudget
 from curate.forecast import forecast
 from curate.pack import pack
-from curate.plan import LotBudget, plan_curriculum
+from curate.plan import plan_curriculum
 from schemas.recipe import Recipe
 
 SOURCES, BINS, ROW_LENGTH = 20, 4, 2048

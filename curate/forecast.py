@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from curate.plan import LotState, StagePlan, allotments
+from curate.budget import LotState, allotments
+from curate.model_size import CHINCHILLA, parameters
+from curate.plan import StagePlan
 from schemas.settings import ModelSettings
 
 REPEAT_DECAY = 15.387756
@@ -16,8 +18,6 @@ WIDTH_DECAY = 5.309743
 EXPONENT = 0.3526596
 LOSS_FLOOR, PARAMETER_SCALE, TOKEN_SCALE = math.exp(0.6254804), math.exp(6.255414), math.exp(7.3049974)
 """E, A and B of the same fit (on C4): 1.87, 521 and 1488."""
-CHINCHILLA = 20
-"""Training tokens per parameter of a compute-optimal model (Hoffmann et al. 2022)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Forecast:
         unique: different tokens among them.
         chinchilla: tokens over 20 tokens per parameter; 1 is compute-optimal.
         loss: ESTIMATE of the final loss in nats per token by the data-constrained law fitted on C4 with models of 7 M to 9 B
-            parameters; corpora, tokenizers and sizes unlike those shift it.
+            parameters; corpora, tokenizers and sizes unlike those shift it. Never above that of guessing evenly.
     """
 
     lines: tuple[ForecastLine, ...]
@@ -88,7 +88,7 @@ def forecast(plans: Sequence[StagePlan], model: ModelSettings, vocabulary: int) 
         worth,
         round(unique),
         tokens / (CHINCHILLA * size),
-        expected_loss(size, worth, unique),
+        min(expected_loss(size, worth, unique), math.log(vocabulary)),
     )
 
 
@@ -149,12 +149,3 @@ def expected_loss(parameters: int, worth: float, unique: float) -> float:
     excess = parameters / supported - 1
     useful = supported * (1 + WIDTH_DECAY * (1 - math.exp(-excess / WIDTH_DECAY)))
     return float(LOSS_FLOOR + PARAMETER_SCALE / useful**EXPONENT + TOKEN_SCALE / worth**EXPONENT)
-
-
-def parameters(model: ModelSettings, vocabulary: int) -> int:
-    """Parameters of a decoder: embedding, blocks of attention, SwiGLU and two norms, last norm, and the head where it is not tied."""
-    width = model.width
-    inner = model.ff_width or -(-8 * width // (3 * 64)) * 64
-    kv_width = width // model.heads * (model.kv_heads or model.heads)
-    block = 2 * width * width + 2 * width * kv_width + 3 * width * inner + 2 * width
-    return vocabulary * width * (1 if model.tied else 2) + model.layers * block + width

@@ -18,9 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curate.budget import States, allotments, fresh, replay, unused
 from curate.lots import LotTable, read_lots
-from curate.plan import Place, StagePlan, States, fresh, plan_stage, replay, stage_training, training_lots, unused
-from curate.tokenize import load_tokenizer
+from curate.model_size import parameters
+from curate.plan import Place, StagePlan, plan_stage, stage_training, training_lots
+from curate.tokenize import Tokenizer, load_tokenizer
 from schemas.errors import PlanError
 from schemas.manifest import Snapshot
 from schemas.recipe import NAME, Recipe
@@ -83,8 +85,9 @@ def prepare_stage(root: Path, recipe: Recipe, snapshot: Snapshot, run: str, posi
         )
     table = read_lots(root, snapshot)
     standing = stand(root, recipe, table, run, position)
-    plan = plan_stage(recipe.stages[position], standing.states, _place(recipe, position, standing))
-    settings = _settings(root, recipe, snapshot, table, run, position, standing, plan)
+    tokenizer = load_tokenizer(root / snapshot.steps["tokenizer"][0].files["tokenizer"].path)
+    plan = plan_stage(recipe.stages[position], standing.states, _place(recipe, position, standing, tokenizer.vocabulary))
+    settings = _settings(recipe, tokenizer, table, run, position, standing, plan)
     planned = read_segments(root / segments_path(run))[len(standing.past) :]
     mine = [segment for segment in planned if segment.stage == plan.stage]
     where = f"stage {plan.stage!r} of run {run!r}"
@@ -173,16 +176,16 @@ def _uses(ranges: Iterator[Allotment] | Sequence[Allotment]) -> list[tuple[str, 
     return joined
 
 
-def _place(recipe: Recipe, position: int, standing: Standing) -> Place:
+def _place(recipe: Recipe, position: int, standing: Standing, vocabulary: int) -> Place:
     batch = stage_training(recipe, recipe.stages[position]).batch_rows
-    return Place(standing.next_row, standing.next_step, batch, recipe.pack.row_length, recipe.seed)
+    size = parameters(recipe.model, vocabulary)
+    return Place(standing.next_row, standing.next_step, batch, recipe.pack.row_length, recipe.seed, size)
 
 
 def _settings(
-    root: Path, recipe: Recipe, snapshot: Snapshot, table: LotTable, run: str, position: int, standing: Standing, plan: StagePlan
+    recipe: Recipe, tokenizer: Tokenizer, table: LotTable, run: str, position: int, standing: Standing, plan: StagePlan
 ) -> StageSettings:
-    named = {a.lot for segment in plan.segments for share in segment.sources for stream in share.streams for a in stream.allotments}
-    tokenizer = load_tokenizer(root / snapshot.steps["tokenizer"][0].files["tokenizer"].path)
+    named = {a.lot for segment in plan.segments for a in allotments(segment)}
     return StageSettings(
         run=run,
         stage=plan.stage,

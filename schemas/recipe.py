@@ -219,14 +219,39 @@ class Stage(Strict):
 
     name: str = Field(pattern=NAME)
     """Stage name."""
-    tokens: Annotated[int, Field(ge=1)] | Literal["rest"]
-    """Token positions to train on, or rest: as many as the mixture allows within the budgets."""
-    mixture: dict[str, Annotated[float, Field(gt=0)]] | Literal["proportional"] = "proportional"
-    """Weight by source in tokens, or proportional to what is left of each source."""
+    tokens: Annotated[int, Field(ge=1)] | Literal["rest", "chinchilla"]
+    """Token positions to train on; rest: as many as the mixture allows within the budgets; chinchilla: 20 for each parameter."""
+    mixture: dict[str, Annotated[float, Field(gt=0)]] | Literal["proportional", "temperature", "unimax"] = "proportional"
+    """Weight by source in tokens; or by a law over sources.
+
+    proportional: to what is left of each; temperature: to the size of each to the power of exponent; unimax: the same of each, as far as
+    its budget goes."""
+    sources: list[str] | None = None
+    """Sources that a law shares the stage among; null is all that have anything left. Not for weights, which name their sources."""
+    exponent: float | None = Field(default=None, ge=0, le=1)
+    """Exponent of the temperature mixture, by default 0.5; 1 is proportional to size, 0 the same of each."""
     order: Literal["shuffled", "easy_to_hard", "hard_to_easy"] = "shuffled"
     """Order of difficulty bins within each source."""
+    pacing: Literal["linear", "root", "exponential", "step"] | None = None
+    """How an ordered stage opens its bins: rows are drawn from all that are open. Null goes through one bin after another.
+
+    The open share rises from pacing_start to 1 over the stage: linearly, as a square root, exponentially, or at once halfway."""
+    pacing_start: float | None = Field(default=None, gt=0, lt=1)
+    """Share of the bins open from the start, by default 0.25; at least one bin."""
     training: dict[str, Any] = {}
     """Changes to the recipe's training settings for this stage."""
+
+    @model_validator(mode="after")
+    def _no_dead_options(self) -> Stage:
+        if self.sources is not None and isinstance(self.mixture, dict):
+            raise ValueError("'sources' is for a mixture by law; weights name their sources")
+        if self.exponent is not None and self.mixture != "temperature":
+            raise ValueError("'exponent' is for mixture: temperature")
+        if self.pacing is not None and self.order == "shuffled":
+            raise ValueError("'pacing' is for an ordered stage: set order to easy_to_hard or hard_to_easy")
+        if self.pacing_start is not None and self.pacing is None:
+            raise ValueError("'pacing_start' needs 'pacing'")
+        return self
 
 
 class Shards(Strict):
@@ -278,6 +303,7 @@ class Recipe(Strict):
         for position, stage in enumerate(self.stages):
             if isinstance(stage.mixture, dict):
                 self._know(stage.mixture, f"stages[{position}].mixture")
+            self._know(stage.sources or [], f"stages[{position}].sources")
         for position, rule in enumerate(self.rules):
             self._know(rule.sources or [], f"rules[{position}].sources")
         return self

@@ -4,8 +4,10 @@ import math
 
 import pytest
 
-from curate.forecast import effective_tokens, expected_loss, forecast, parameters
-from curate.plan import LotBudget, Place, fresh, plan_stage
+from curate.budget import LotBudget, fresh
+from curate.forecast import effective_tokens, expected_loss, forecast
+from curate.model_size import parameters
+from curate.plan import Place, plan_stage
 from schemas.recipe import Stage
 from schemas.settings import ModelSettings
 

@@ -7,19 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.plan import (
-    WINDOW,
-    LotBudget,
-    LotState,
-    Place,
-    fresh,
-    plan_curriculum,
-    plan_stage,
-    replay,
-    stage_training,
-    training_lots,
-    unused,
-)
+from curate.budget import LotBudget, LotState, fresh, replay, unused
+from curate.plan import WINDOW, Place, plan_curriculum, plan_stage, stage_training, training_lots
 from schemas.errors import PlanError, RecipeError
 from schemas.recipe import Stage
 from schemas.segments import Allotment, ends
@@ -33,8 +22,8 @@ def lot(source, bin=0, rows=10, repeats=1):
     return LotBudget(f"{source}-{bin}", source, bin, repeats, rows, rows * LENGTH, rows)
 
 
-def stage(tokens="rest", mixture="proportional", order="shuffled", name="s", **training):
-    return Stage(name=name, tokens=tokens, mixture=mixture, order=order, training=training)
+def stage(tokens="rest", mixture="proportional", order="shuffled", name="s", pacing=None, **training):
+    return Stage(name=name, tokens=tokens, mixture=mixture, order=order, pacing=pacing, training=training)
 
 
 def place(first_row=0, first_step=0, batch=4):
@@ -61,13 +50,13 @@ def curricula(draw):
     sources = sorted({lot.source for lot in lots})
     stages = []
     for number in range(draw(st.integers(1, 5))):
-        mixture = draw(
-            st.one_of(st.just("proportional"), st.dictionaries(st.sampled_from(sources), st.sampled_from([0.1, 0.25, 1, 3]), min_size=1))
-        )
+        weights = st.dictionaries(st.sampled_from(sources), st.sampled_from([0.1, 0.25, 1, 3]), min_size=1)
+        mixture = draw(st.one_of(st.sampled_from(["proportional", "temperature", "unimax"]), weights))
         tokens = draw(st.one_of(st.just("rest"), st.integers(1, 60).map(lambda steps: steps * 4 * LENGTH)))
         order = draw(st.sampled_from(["shuffled", "easy_to_hard", "hard_to_easy"]))
+        pacing = draw(st.sampled_from([None, "linear", "root", "exponential", "step"])) if order != "shuffled" else None
         stop = draw(st.one_of(st.none(), st.integers(0, 12)))
-        stages.append((stage(tokens, mixture, order, f"s{number}"), draw(st.integers(1, 4)), stop))
+        stages.append((stage(tokens, mixture, order, f"s{number}", pacing), draw(st.integers(1, 4)), stop))
     return lots, stages
 
 

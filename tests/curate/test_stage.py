@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate.stage as stage_module
+from curate.budget import allotments, unused
 from curate.engine import LocalExecutor
 from curate.lots import build_lots
-from curate.plan import allotments, unused
 from curate.stage import prepare_stage
 from curate.step import Silent
 from schemas.errors import PlanError
