@@ -3,8 +3,8 @@
     python bench/signatures.py DATA [--peers PYTHON] [--rounds N]
 
 DATA holds folders `bench` and `neardup` of jsonl.gz; PYTHON is an interpreter that has the peers (datasketch, rensa, datatrove
-with regex, spacy, tokenizers and xxhash below 4). Each engine runs in a process of its own, on one thread, over the same sample of documents
-(slow ones over a part of it); the best of N rounds counts, in processor time. Ratios are to the sample's rate.
+with regex, spacy, tokenizers and xxhash below 4). Each peer runs in a process of its own, on one thread, over every n-th of the
+same documents. Rates are in processor time, the best of N rounds for this package.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def ours(texts: list[str], rounds: int) -> dict[str, float]:
 
     array, out = pa.array(texts, pa.large_string()), {}
     for kind in ("fast_similarity", "minhash"):
-        for k, bands in ((112, 14), (256, 32)):
-            settings = SketchSettings(kind=kind, k=k, bands=bands)  # type: ignore[arg-type]
+        for k, bands in ((112, 18), (256, 42)):
+            settings = SketchSettings(kind=kind, k=k, bands=bands, rows=6)  # type: ignore[arg-type]
             out[f"gristmill {kind} K={k}"] = rate(texts, best(lambda settings=settings: sign(array, settings), rounds))
     wall = {}
     for threads in (1, 2):

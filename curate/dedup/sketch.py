@@ -46,9 +46,9 @@ class SketchSettings:
     """Sketch: FastSimilaritySketch or classic MinHash."""
     k: int = 112
     """Length of the sketch."""
-    bands: int = 14
+    bands: int = 18
     """LSH bands: documents that agree in all rows of one band are candidates."""
-    rows: int = 8
+    rows: int = 6
     """Sketch entries in a band; bands * rows is at most k."""
     shingle: int = 5
     """Words in a shingle."""
