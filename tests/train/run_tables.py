@@ -59,7 +59,7 @@ def trainer(root: Path, folder: Path, interrupt: Any = None, **options: Any) -> 
 
 def start(root: Path, folder: Path, *options: str, ranks: int = 1) -> subprocess.Popen[str]:
     """A trainer process, under torchrun when there are several ranks."""
-    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--master-port=0"] if ranks > 1 else []
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *launch, "-m", "train", str(root), folder.relative_to(root).as_posix(), *options]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -142,9 +142,9 @@ def write_stage(
     return root / folder
 
 
-def build(root: Path, *, rows: int = 48, **stage: object) -> tuple[Path, list[Lot], list[Lot]]:
-    """A lake with sources ``code`` and ``prose``, a held-out lot each, and a first stage of ``rows`` rows."""
+def build(root: Path, *, rows: int = 48, epochs: int = 4, **stage: object) -> tuple[Path, list[Lot], list[Lot]]:
+    """A lake with sources ``code`` and ``prose``, a held-out lot each, and a first stage of ``rows`` rows out of ``epochs``."""
     lots = [write_lot(root, f"{s}-0", s, pack(documents(i, 60, 1))) for i, s in enumerate(("code", "prose"))]
     held = [write_lot(root, f"{s}-held", s, pack(documents(i, 8, 2))) for i, s in enumerate(("code", "prose"))]
-    uses = {lot.lot: (0, 4 * lot.rows) for lot in lots}
+    uses = {lot.lot: (0, epochs * lot.rows) for lot in lots}
     return write_stage(root, "first", lots, held, uses, rows, quotas={"code": 3, "prose": 1}, **stage), lots, held  # type: ignore[arg-type]

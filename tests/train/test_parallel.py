@@ -1,0 +1,42 @@
+"""Two ranks under torchrun see the rows that one sees, and get its losses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.train.run_tables import finish, losses, start, table, trainer, valid
+from tests.train.test_resume import After
+from tests.train.tiny_lake import TRAINING, build
+from train.interrupt import Interrupted
+
+
+@pytest.mark.skipif(not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo")
+def test_two_ranks_equal_one_also_when_they_take_over_midway(tmp_path):
+    """Ragged: 26 rows in steps of 5, so the last step has one row and the second rank none."""
+    training = dataclasses.replace(TRAINING, batch_rows=5, micro_batch_rows=2, eval_rows=3)
+    lakes = [tmp_path / name for name in ("one", "two", "taken")]
+    folders = [build(lake, rows=26, training=training)[0] for lake in lakes]
+    trainer(lakes[0], folders[0]).run()
+    with pytest.raises(Interrupted):
+        trainer(lakes[2], folders[2], After(2)).run()
+    finish(start(lakes[1], folders[1], ranks=2))
+    assert "2 ranks, 1 before: the same rows" in finish(start(lakes[2], folders[2], ranks=2))
+    ends = [json.loads((folder / "outcome.json").read_text()) for folder in folders]
+    for lake, end in zip(lakes[1:], ends[1:], strict=True):
+        assert [r["row"] for r in valid(lake, "ledger")] == [r["row"] for r in valid(lakes[0], "ledger")]
+        for name in ("loss", "loss/prose", "grad_norm", "heldout", "bits_per_byte/code"):
+            one, two = losses(lakes[0], name), losses(lake, name)
+            assert one.keys() == two.keys()
+            np.testing.assert_allclose(list(two.values()), list(one.values()), rtol=1e-5)
+        pieces = [valid(lakes[0], "losses"), valid(lake, "losses")]
+        assert [(r["step"], r["lot"], r["row"], r["doc_id"], r["tokens"]) for r in pieces[1]] == [
+            (r["step"], r["lot"], r["row"], r["doc_id"], r["tokens"]) for r in pieces[0]
+        ]
+        np.testing.assert_allclose([r["loss"] for r in pieces[1]], [r["loss"] for r in pieces[0]], rtol=1e-4, atol=1e-4)
+        assert (end["reason"], end["next_row"], end["returned"]) == (ends[0]["reason"], 26, ends[0]["returned"])
+    assert {e["attempt"] for e in table(lakes[1], "events")} == {0}, "one process writes"
