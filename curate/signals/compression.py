@@ -19,7 +19,7 @@ def new_table() -> npt.NDArray[np.int64]:
     return np.full(1 << TABLE_BITS, -WINDOW - 1, np.int64)
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def lz_bytes(data, start, end, table):  # type: ignore[no-untyped-def]
     """Estimated compressed size of data[start:end].
 

@@ -36,7 +36,7 @@ def hash_text(text: str) -> int:
     return value
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def power(powers, exponent):  # type: ignore[no-untyped-def]
     """BASE ** exponent modulo 2**64."""
     if exponent < POWERS:
@@ -52,19 +52,19 @@ def power(powers, exponent):  # type: ignore[no-untyped-def]
     return result
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, _nrt=False, inline="always")
 def part(prefix, powers, start, end):  # type: ignore[no-untyped-def]
     """The hash of stream[start:end] from the hashes of the stream's prefixes."""
     return prefix[end] - prefix[start] * power(powers, end - start)
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, _nrt=False, inline="always")
 def home(key, shift):  # type: ignore[no-untyped-def]
     """First slot to try for a key in a table of 2 ** (64 - shift) slots."""
     return np.int64((key * SPREAD) >> shift)
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def shift_for(count):  # type: ignore[no-untyped-def]
     """The shift of the smallest table that `count` keys fill at most by half."""
     bits = 3

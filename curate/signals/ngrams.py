@@ -22,7 +22,7 @@ LAST_LEVEL = 32
 PAIR = np.uint64(0xD1342543DE82EF95)
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, _nrt=False, inline="always")
 def count_key(keys, counts, shift, key):  # type: ignore[no-untyped-def]
     """Counts a key; returns its slot."""
     if key == 0:
@@ -37,7 +37,7 @@ def count_key(keys, counts, shift, key):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, _nrt=False, inline="always")
 def cleared(table, shift):  # type: ignore[no-untyped-def]
     """The part of a table that 2 ** (64 - shift) slots take, emptied."""
     view = table[: np.int64(1) << (np.uint64(64) - shift)]
@@ -45,7 +45,7 @@ def cleared(table, shift):  # type: ignore[no-untyped-def]
     return view
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def top_ngrams(ends, n, prefix, powers, keys, counts, grams, slots, out):  # type: ignore[no-untyped-def]
     """Adds the character counts of the most frequent 2-, 3- and 4-grams.
 
@@ -90,13 +90,13 @@ def top_ngrams(ends, n, prefix, powers, keys, counts, grams, slots, out):  # typ
         out[TOP_2_GRAM_CHARS + size - 2] = (ends[best_word + size - 1] - begin + size - 1) * best
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, _nrt=False, inline="always")
 def repeats(slot, counts):  # type: ignore[no-untyped-def]
     """Whether the n-gram counted in a slot was met more than once."""
     return slot >= 0 and counts[slot] > 1
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def mark_levels(ends, n, prefix, powers, keys, counts, slots, levels):  # type: ignore[no-untyped-def]
     """Sets levels[word] to the longest of 0, 8, 16, 32 characters from the word's start that another word's start shares."""
     stream = ends[n - 1]
@@ -120,7 +120,7 @@ def mark_levels(ends, n, prefix, powers, keys, counts, slots, levels):  # type: 
         required, length = length, 2 * length
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, _nrt=False, inline="always")
 def level_for(length):  # type: ignore[no-untyped-def]
     """The level a word must have for an n-gram of this length to repeat."""
     if length >= LAST_LEVEL:
@@ -130,7 +130,7 @@ def level_for(length):  # type: ignore[no-untyped-def]
     return FIRST_LEVEL if length >= FIRST_LEVEL else 0
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def duplicate_ngrams(ends, n, prefix, powers, keys, counts, slots, levels, out):  # type: ignore[no-untyped-def]
     """Adds the characters of repeated 5- to 10-grams; `slots` and `levels` are scratch as long as the number of words."""
     if n < 6:

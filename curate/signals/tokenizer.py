@@ -6,6 +6,9 @@ infixes. Last, neighbouring words that together spell an exception are joined or
 
 Words are returned as offsets into the stream: the text's code points without its white space. The functions take `c` (code points,
 uint8 or uint32), the stream `s` of the same type, half-open spans of the stream, and `rules` (`Rules`).
+
+Kernels here and in the other modules are compiled without numba's runtime (`_nrt=False`): they allocate nothing, and counting references
+to the arrays that they pass on made splitting three times slower.
 """
 
 from __future__ import annotations
@@ -62,13 +65,13 @@ class Rules(NamedTuple):
     units: npt.NDArray[np.uint64]  # units by hash
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, _nrt=False, inline="always")
 def class_of(classes, code):  # type: ignore[no-untyped-def]
     """The class mask of a code point."""
     return classes[min(np.int64(code), LAST_CLASS)]
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, _nrt=False, inline="always")
 def slot_of(keys, key):  # type: ignore[no-untyped-def]
     """The slot that holds a key, or -1."""
     slot = home(key, SLOTS_SHIFT)
@@ -79,7 +82,7 @@ def slot_of(keys, key):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, _nrt=False, inline="always")
 def exception_at(rules, prefix, a, b):  # type: ignore[no-untyped-def]
     """The slot of the exception that s[a:b] is, or -1."""
     if b - a > MAX_EXCEPTION or b <= a:
@@ -87,7 +90,7 @@ def exception_at(rules, prefix, a, b):  # type: ignore[no-untyped-def]
     return slot_of(rules.keys, part(prefix, rules.powers, a, b))
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def prefix_length(rules, s, a, b):  # type: ignore[no-untyped-def]
     """Characters to split off the start of s[a:b]; 0 for none."""
     first = s[a]
@@ -109,7 +112,7 @@ def prefix_length(rules, s, a, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def unit_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """Length of the unit at the end of s[a:b] that follows an ASCII digit; 0 for none."""
     start = b - 1
@@ -120,7 +123,7 @@ def unit_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def dot_is_suffix(classes, s, a, b):  # type: ignore[no-untyped-def]
     """Whether the single full stop at the end of s[a:b] is split off."""
     if b - a < 2:
@@ -135,7 +138,7 @@ def dot_is_suffix(classes, s, a, b):  # type: ignore[no-untyped-def]
     return s[b - 3] == 0xB0 and (s[b - 2] == 70 or s[b - 2] == 67 or s[b - 2] == 75)
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def suffix_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """Characters to split off the end of s[a:b]: the longest rule that matches, 0 for none."""
     if b <= a:
@@ -171,7 +174,7 @@ def suffix_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def hyphen_length(classes, s, k, b):  # type: ignore[no-untyped-def]
     """Length of the hyphen or dash at s[k] that a letter follows; 0 for none. A letter or digit before it is given."""
     sign = s[k]
@@ -193,7 +196,7 @@ def hyphen_length(classes, s, k, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def infix_length(classes, s, a, k, b):  # type: ignore[no-untyped-def]
     """Length of the infix that starts at s[k] inside s[a:b]; 0 for none."""
     mask = class_of(classes, s[k])
@@ -223,7 +226,7 @@ def infix_length(classes, s, a, k, b):  # type: ignore[no-untyped-def]
     return hyphen_length(classes, s, k, b)
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def octet(s, k, b, place):  # type: ignore[no-untyped-def]
     """End of the IPv4 number at s[k], -1 if it is none; place 0 is the first, 3 the last."""
     end = k
@@ -241,7 +244,7 @@ def octet(s, k, b, place):  # type: ignore[no-untyped-def]
     return end if value <= 255 else -1
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def address_end(s, a, b):  # type: ignore[no-untyped-def]
     """End of the public IPv4 address at the start of s[a:b], -1 if there is none."""
     k = a
@@ -264,7 +267,7 @@ def address_end(s, a, b):  # type: ignore[no-untyped-def]
     return -1 if private else k
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def host_end(classes, s, a, b):  # type: ignore[no-untyped-def]
     """End of the host name at the start of s[a:b], -1 if there is none: labels, a full stop, a top level of small letters."""
     end = a
@@ -291,7 +294,7 @@ def host_end(classes, s, a, b):  # type: ignore[no-untyped-def]
     return end
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def ends_url(s, k, b):  # type: ignore[no-untyped-def]
     """Whether s[k:b] is an optional port and an optional path."""
     if k < b and s[k] == 58:
@@ -304,7 +307,7 @@ def ends_url(s, k, b):  # type: ignore[no-untyped-def]
     return k == b or s[k] == 47 or s[k] == 63 or s[k] == 35
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def hosts_at(classes, s, k, b):  # type: ignore[no-untyped-def]
     """Whether s[k:b] is an address or host name with an optional port and path."""
     end = address_end(s, k, b)
@@ -314,7 +317,7 @@ def hosts_at(classes, s, k, b):  # type: ignore[no-untyped-def]
     return end >= 0 and ends_url(s, end, b)
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def is_url(classes, s, a, b):  # type: ignore[no-untyped-def]
     """Whether s[a:b] is a URL, a host name with a dot, an e-mail address, or a public IPv4 address."""
     dot = False
@@ -337,7 +340,7 @@ def is_url(classes, s, a, b):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def put_cuts(cuts, a, ends, n):  # type: ignore[no-untyped-def]
     """Appends the inner word starts of an exception at s[a] to `ends`; the caller appends its end."""
     cuts >>= 1
@@ -351,7 +354,7 @@ def put_cuts(cuts, a, ends, n):  # type: ignore[no-untyped-def]
     return n
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def put_middle(rules, s, prefix, a, b, ends, n, use_exceptions):  # type: ignore[no-untyped-def]
     """Appends the ends of the words of s[a:b], from which no affix splits any more."""
     if a == b:
@@ -384,7 +387,7 @@ def put_middle(rules, s, prefix, a, b, ends, n, use_exceptions):  # type: ignore
     return n + 1
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def split_chunk(rules, s, prefix, a, b, ends, n, suffixes, use_exceptions):  # type: ignore[no-untyped-def]
     """Appends the ends of the words of the chunk s[a:b] to `ends`; returns the new number of words."""
     stacked = 0
@@ -421,7 +424,7 @@ def split_chunk(rules, s, prefix, a, b, ends, n, suffixes, use_exceptions):  # t
     return n
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def may_join(rules, prefix, start, ends, first, n):  # type: ignore[no-untyped-def]
     """Whether any word of a chunk but its last begins a joinable exception."""
     for word in range(first, n - 1):
@@ -432,7 +435,7 @@ def may_join(rules, prefix, start, ends, first, n):  # type: ignore[no-untyped-d
     return False
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def join_words(rules, prefix, start, ends, first, n, taken):  # type: ignore[no-untyped-def]
     """Replaces neighbouring words of a chunk that spell an exception by its pieces; longer runs win, then earlier ones.
 
@@ -461,7 +464,7 @@ def join_words(rules, prefix, start, ends, first, n, taken):  # type: ignore[no-
     return rebuild(rules, start, ends, first, n, taken)
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def rebuild(rules, start, ends, first, n, taken):  # type: ignore[no-untyped-def]
     """Writes the chunk's words anew after `join_words` chose the runs; none has more pieces than it has words."""
     out = first
@@ -487,7 +490,7 @@ def rebuild(rules, start, ends, first, n, taken):  # type: ignore[no-untyped-def
     return out
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def tokenize(rules, c, s, prefix, ends, scratch):  # type: ignore[no-untyped-def]
     """Cuts a text into words.
 
@@ -538,7 +541,7 @@ def tokenize(rules, c, s, prefix, ends, scratch):  # type: ignore[no-untyped-def
     return n, m
 
 
-@njit(nogil=True)
+@njit(nogil=True, _nrt=False)
 def split_bare(rules, c, s, prefix, ends, scratch):  # type: ignore[no-untyped-def]
     """Like `tokenize` for a text that is one chunk, without exceptions."""
     value = np.uint64(0)
