@@ -144,13 +144,11 @@ class RowReader:
             height: rows of the batch; those past the last asked for are empty. 0 means as many as asked for.
         """
         count = len(rows)
-        tokens = np.zeros((max(count, height), self.row_length), dtype=np.int64)
-        pieces = np.zeros(len(tokens) + 1, dtype=np.int64)
-        ends: list[NDArray[np.int32]] = []
-        doc_ids: list[NDArray[np.uint8]] = []
+        tokens = np.empty((max(count, height), self.row_length), dtype=np.int64)
+        tokens[count:] = 0
         line = self._lot_first[lots] + rows
-        shard = np.searchsorted(self._first, line, side="right") - 1
-        total = 0
+        shard = self._first.searchsorted(line, side="right") - 1
+        pieces, ends, doc_ids = [0], [], []
         for i, (s, inner) in enumerate(zip(shard.tolist(), (line - self._first[shard]).tolist(), strict=True)):
             for chunk in self._open[s] or self._map(s):
                 if inner < chunk.rows:
@@ -160,12 +158,11 @@ class RowReader:
             low, high = chunk.offsets[inner], chunk.offsets[inner + 1]
             ends.append(chunk.ends[low:high])
             doc_ids.append(chunk.doc_ids[low:high])
-            total += int(high - low)
-            pieces[i + 1] = total
-        pieces[count + 1 :] = total
+            pieces.append(pieces[-1] + int(high) - int(low))
+        pieces += [pieces[-1]] * (len(tokens) - count)
         if not ends:
-            return Batch(tokens, pieces, np.zeros(0, dtype=np.int64), np.zeros((0, 16), dtype=np.uint8))
-        return Batch(tokens, pieces, np.concatenate(ends, dtype=np.int64), np.concatenate(doc_ids))
+            return Batch(tokens, np.array(pieces), np.zeros(0, dtype=np.int64), np.zeros((0, 16), dtype=np.uint8))
+        return Batch(tokens, np.array(pieces), np.concatenate(ends, dtype=np.int64), np.concatenate(doc_ids))
 
     def _map(self, index: int) -> list[_Chunk]:
         lot, shard = self._files[index]
