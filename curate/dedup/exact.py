@@ -20,19 +20,15 @@ _B = np.uint64(0xC2B2AE3D27D4EB4F)
 _C = np.uint64(0x165667B19E3779F9)
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
-_S8 = np.uint64(8)
 _S29 = np.uint64(29)
 _S32 = np.uint64(32)
 _S33 = np.uint64(33)
-_SPACE = np.uint64(32)
 
 
 @numba.njit(nogil=True, cache=True, inline="always")
 def _space_at(data, at, end):  # type: ignore[no-untyped-def]
-    """Bytes of the white-space character at `at`; 0 where there is none."""
+    """Bytes of the white-space character beyond ASCII at `at`; 0 where there is none."""
     byte = data[at]
-    if byte <= 32:
-        return np.int64(byte == 32 or 9 <= byte <= 13 or 28 <= byte <= 31)
     if byte == 0xC2 and at + 1 < end:  # U+0085, U+00A0
         return 2 * np.int64(data[at + 1] == 0x85 or data[at + 1] == 0xA0)
     if byte < 0xE1 or byte > 0xE3 or at + 2 >= end:
@@ -57,40 +53,63 @@ def _mix(x):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def fold_hash(data, start, end):  # type: ignore[no-untyped-def]
-    """The two 64-bit lanes of the normalised bytes of data[start:end]."""
-    low, high = _B, _C
-    block = np.uint64(0)
-    length = 0
-    pending = False
-    at = start
+def _fold(data, start, end, out):  # type: ignore[no-untyped-def]
+    """Writes the normalised bytes to `out`; returns their number."""
+    count, after_space, at = np.int64(0), True, start
     while at < end:
-        space = _space_at(data, at, end)
-        if space > 0:
-            pending = length > 0
-            at += space
-            continue
-        value = np.uint64(data[at])
-        at += 1
-        for _ in range(1 + np.int64(pending)):
-            block = (block << _S8) | (_SPACE if pending else value)
-            pending = False
-            length += 1
-            if length & 7 == 0:
-                low = (low ^ block) * _A
-                low ^= low >> _S32
-                high = (high ^ (block * _C)) * _B
-                high ^= high >> _S29
-                block = np.uint64(0)
-    low = _mix((low ^ block) * _A + np.uint64(length))
-    high = _mix((high ^ (block * _C)) * _B + np.uint64(length))
-    return low, high
+        byte = data[at]
+        size = np.int64(1)
+        space = (byte == 32) | ((byte >= 9) & (byte <= 13)) | ((byte >= 28) & (byte <= 31))
+        if byte == 0xC2 or 0xE1 <= byte <= 0xE3:
+            wide = _space_at(data, at, end)
+            space, size = wide > 0, max(wide, np.int64(1))
+        at += size
+        # No branch on white space: the store is repeated until the place moves on.
+        out[count] = np.uint8(32) if space else byte
+        count += np.int64(not (space & after_space))
+        after_space = space
+    return count - np.int64(after_space and count > 0)
+
+
+@numba.njit(nogil=True, cache=True)
+def fold_hash(data, start, end, room):  # type: ignore[no-untyped-def]
+    """The two 64-bit lanes of the normalised bytes of data[start:end].
+
+    `room` is scratch: at least `fold_room(end - start)` entries of uint64.
+    """
+    folded = room.view(np.uint8)
+    length = _fold(data, start, end, folded)
+    folded[length : length + 8] = 0
+    low, high = _B, _C
+    for i in range(length // 8 + 1):
+        block = room[i]
+        low = (low ^ block) * _A
+        low ^= low >> _S32
+        high = (high ^ (block * _C)) * _B
+        high ^= high >> _S29
+    return _mix(low + np.uint64(length)), _mix(high + np.uint64(length))
+
+
+@numba.njit(nogil=True, cache=True, inline="always")
+def fold_room(size):  # type: ignore[no-untyped-def]
+    """Entries of scratch that `size` bytes need: the bytes, and a block of zeros."""
+    return size // 8 + 2
+
+
+@numba.njit(nogil=True, cache=True)
+def longest(offsets, first, last):  # type: ignore[no-untyped-def]
+    """Bytes of the longest of documents first to last - 1."""
+    most = np.int64(0)
+    for i in range(first, last):
+        most = max(most, np.int64(offsets[i + 1] - offsets[i]))
+    return most
 
 
 @numba.njit(nogil=True, cache=True)
 def _hashes(data, offsets, out):  # type: ignore[no-untyped-def]
-    for i in range(len(offsets) - 1):
-        out[i, 0], out[i, 1] = fold_hash(data, offsets[i], offsets[i + 1])
+    room = np.empty(fold_room(longest(offsets, 0, len(out))), np.uint64)
+    for i in range(len(out)):
+        out[i, 0], out[i, 1] = fold_hash(data, offsets[i], offsets[i + 1], room)
 
 
 def text_buffers(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.dedup.exact import fold_hash, text_buffers
+from curate.dedup.exact import fold_hash, fold_room, text_buffers
 
 LINES_VERSION = 1
 """Changes whenever equal texts give other units, hashes or cuts."""
@@ -64,9 +64,13 @@ def _split(data, offsets, paragraphs, write, row, start, stop):  # type: ignore[
 
 @numba.njit(nogil=True, cache=True)
 def _hash(data, offsets, row, start, stop, size, hashes):  # type: ignore[no-untyped-def]
+    most = np.int64(0)
+    for i in range(len(row)):
+        most = max(most, stop[i] - start[i])
+    room = np.empty(fold_room(most), np.uint64)
     for i in range(len(row)):
         first, last = offsets[row[i]] + start[i], offsets[row[i]] + stop[i]
-        hashes[i, 0], hashes[i, 1] = fold_hash(data, first, last)
+        hashes[i, 0], hashes[i, 1] = fold_hash(data, first, last, room)
         while data[first] <= 32:
             first += 1
         while data[last - 1] <= 32:

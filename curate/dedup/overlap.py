@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.dedup.exact import text_buffers
-from curate.dedup.shingles import document_shingles, in_chunks, longest, shingle_room, shingle_sets, sort_unique, word_table
+from curate.dedup.exact import longest, text_buffers
+from curate.dedup.shingles import document_shingles, in_chunks, shingle_room, shingle_sets, sort_unique, word_table
 
 OVERLAP_VERSION = 1
 """Changes whenever equal texts give other pairs."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.dedup.exact import fold_hash, text_buffers
+from curate.dedup.exact import fold_hash, longest, text_buffers
 
 UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
@@ -131,7 +131,7 @@ def document_shingles(data, start, end, table, shingle, out):  # type: ignore[no
     """
     words = _words(data, start, end, table, out)
     if words < shingle:
-        out[0] = fold_hash(data, start, end)[0]
+        out[0] = fold_hash(data, start, end, out)[0]
         return 1
     for i in range(words):
         w = out[i]
@@ -160,15 +160,6 @@ def document_shingles(data, start, end, table, shingle, out):  # type: ignore[no
 def shingle_room(size):  # type: ignore[no-untyped-def]
     """Most words in `size` bytes, and two over: a word and its end take two bytes."""
     return size // 2 + 2
-
-
-@numba.njit(nogil=True, cache=True)
-def longest(offsets, first, last):  # type: ignore[no-untyped-def]
-    """Bytes of the longest of documents first to last - 1."""
-    most = np.int64(0)
-    for i in range(first, last):
-        most = max(most, np.int64(offsets[i + 1] - offsets[i]))
-    return most
 
 
 @numba.njit(nogil=True, cache=True)

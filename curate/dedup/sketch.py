@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.dedup.exact import text_buffers
-from curate.dedup.shingles import document_shingles, in_chunks, longest, shingle_room, shingle_sets, word_table
+from curate.dedup.exact import longest, text_buffers
+from curate.dedup.shingles import document_shingles, in_chunks, shingle_room, shingle_sets, word_table
 
 __all__ = ["SIGNATURE_VERSION", "Signatures", "SketchSettings", "shingle_sets", "sign", "sketch_values", "to_datasketch"]
 
