@@ -28,7 +28,7 @@ Verify = Callable[[Int64, Int64], npt.NDArray[np.float64]]
 Progress = Callable[[int, int], None]
 """Called with (candidate documents decided, candidate documents)."""
 
-MAX_LEADERS = 256
+MAX_LEADERS = 64
 """Kept documents that one bucket compares with its other members."""
 
 _SLICE = 1 << 22
