@@ -40,8 +40,11 @@ class Repeats(Strict):
 class Source(Strict):
     """Where documents come from and how often they may be used."""
 
-    reader: Literal["jsonl", "parquet", "text", "python"]
-    """jsonl (.gz, .zst or plain, told by content), parquet, text (a document per file), or python (text that comes with Python)."""
+    reader: Literal["jsonl", "parquet", "arrow", "csv", "warc", "datasets", "text", "python"]
+    """What the files are; all but parquet may be packed by gzip or Zstandard, told by content.
+
+    jsonl; parquet; arrow (IPC, stream or file); csv (first row names the fields; comma, tab, semicolon or bar); warc (WARC, WET; HTML needs
+    the extra 'web'); datasets (a folder written by save_to_disk); text (a document per file); python (text that comes with Python)."""
     paths: list[str] = []
     """Files, folders or globs, relative to the recipe's folder; not for the python reader."""
     parts: list[
@@ -49,7 +52,7 @@ class Source(Strict):
     ] = []
     """What the python reader gathers."""
     text_field: str = "text"
-    """Field or column that holds the text."""
+    """Field or column that holds the text; in all field names, a.b is field b inside field a."""
     id_field: str | None = None
     """Field that holds the user's own id; a repeated id is quarantined as duplicate_id."""
     url_field: str | None = "url"
@@ -91,6 +94,8 @@ class Source(Strict):
                 raise ValueError("the python reader needs 'parts'")
             if self.paths:
                 raise ValueError("the python reader takes 'parts', not 'paths'")
+            if self.id_field is not None:
+                raise ValueError("the python reader has no fields, so no 'id_field'")
         elif not self.paths:
             raise ValueError(f"the {self.reader} reader needs 'paths'")
         elif self.parts:

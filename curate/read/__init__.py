@@ -11,6 +11,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curate.read.arrow import read_arrow, saved_files
+from curate.read.delimited import read_csv
 from curate.read.files import Located, batches, find_files
 from curate.read.intake import Intake
 from curate.read.jsonl import cut_jsonl, read_jsonl
@@ -18,6 +20,7 @@ from curate.read.parquet import cut_parquet, read_parquet
 from curate.read.piece import Piece
 from curate.read.python import find_python, interpreter, read_python
 from curate.read.text import read_text
+from curate.read.warc import read_warc
 from curate.step import Shard, ShardWriter
 from schemas.errors import InputError
 from schemas.recipe import Source
@@ -33,7 +36,16 @@ Json = Any
 Reader = Callable[[Intake, Piece, BinaryIO], Iterator[None]]
 Cutter = Callable[[Piece, str, int], Iterable[tuple[Piece, int]]]
 
-_READERS: dict[str, Reader] = {"jsonl": read_jsonl, "parquet": read_parquet, "text": read_text, "python": read_python}
+_READERS: dict[str, Reader] = {
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+    "arrow": read_arrow,
+    "datasets": read_arrow,
+    "csv": read_csv,
+    "warc": read_warc,
+    "text": read_text,
+    "python": read_python,
+}
 _CUTTERS: dict[str, Cutter] = {"jsonl": cut_jsonl, "parquet": cut_parquet}
 
 
@@ -60,7 +72,8 @@ def list_shards(name: str, source: Source, shard_bytes: int) -> list[Shard]:
             )
         more: Json = interpreter()
     else:
-        located, more = find_files(name, source.paths), None
+        only = saved_files(name, source.paths) if source.reader == "datasets" else None
+        located, more = find_files(name, source.paths, only), None
     settings = reader_settings(source)
     cut = _CUTTERS.get(source.reader, _whole)
     pieces = ((part, location, size) for piece, location in located for part, size in cut(piece, location, shard_bytes))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import zstandard
 
@@ -107,6 +108,29 @@ def _members(data: bytes, file: BinaryIO, start: Callable[[], _Decoder]) -> Iter
         data = data or file.read(PACKED_BLOCK)
     if not between:
         raise BrokenFile("truncated_file", "the compressed stream ends before its end mark")
+
+
+class _Raw(io.RawIOBase):
+    """Blocks as a raw stream."""
+
+    def __init__(self, content: Iterator[bytes]) -> None:
+        self._content = content
+        self._held = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._held or next(self._content, b"")
+        size = min(len(buffer), len(block))
+        buffer[:size] = block[:size]
+        self._held = block[size:]
+        return size
+
+
+def unpacked(file: BinaryIO) -> io.BufferedReader:
+    """A file's content as a stream, decompressed; reading raises as ``blocks`` does."""
+    return io.BufferedReader(_Raw(blocks(file)), PLAIN_BLOCK)
 
 
 def lines(content: Iterable[bytes], limit: int) -> Iterator[list[bytes | int]]:

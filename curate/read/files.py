@@ -14,16 +14,22 @@ Located = tuple[Piece, str]
 """A piece and the place of its file on this machine."""
 
 
-def find_files(source: str, patterns: list[str]) -> list[Located]:
+def find_files(source: str, patterns: list[str], only: Iterable[str] | None = None) -> list[Located]:
     """Files of a source in the order of their published paths.
 
     The source's root is the deepest folder that holds all patterns' fixed parts (a folder itself, a file's folder, a glob's folders
     before the first wildcard). It follows from the patterns alone, so that new files never change the paths of old ones. In
     folders, files and folders whose names begin with a dot are passed over, and links to folders are not followed.
 
+    Args:
+        source: its name.
+        patterns: files, folders and globs.
+        only: of what they match, the files to take; None is all.
+
     Raises:
         InputError: a pattern matches nothing, or every file is empty.
     """
+    taken = None if only is None else {str(_absolute(path)) for path in only}
     fixed = [_fixed_part(pattern) for pattern in patterns]
     root = Path(os.path.commonpath(fixed))
     found: dict[str, Located] = {}
@@ -36,7 +42,8 @@ def find_files(source: str, patterns: list[str]) -> list[Located]:
         for path in matches:
             status = path.stat()
             piece = Piece(published(path.relative_to(root).as_posix()), status.st_size, status.st_mtime_ns)
-            found[str(path)] = piece, str(path)
+            if taken is None or str(path) in taken:
+                found[str(path)] = piece, str(path)
     if not any(piece.size for piece, _ in found.values()):
         raise InputError(
             f"all {len(found)} files are empty", where=f"sources.{source}.paths", fix="name files that hold records, or remove the source"

@@ -59,7 +59,7 @@ class Intake:
             number: physical record number in the file.
             size: its raw bytes.
         """
-        text = record.pop(self.text_field, self)
+        text = _pop(record, self.text_field, self)
         if type(text) is not str:
             self._refuse_text(text, number, size)
             return
@@ -70,7 +70,7 @@ class Intake:
             name, digest = None, self._by_place.copy()
             digest.update(b"%d" % number)
         else:
-            name = _scalar(record.pop(self.id_field, None))
+            name = _scalar(_pop(record, self.id_field, None))
             if not name:
                 self.refuse(number, "no_id", f"the record has no {self.id_field!r}", size)
                 return
@@ -82,7 +82,7 @@ class Intake:
         self._numbers.append(number)
         self._texts.append(text)
         for column, field in zip(self._others, self.others, strict=True):
-            column.append(_scalar(record.pop(field, None)) if field in record else None)
+            column.append(None if field is None else _scalar(_pop(record, field, None)))
         self._metas.append(_json(record) if record else None)
         self.documents += 1
         self._characters += len(text)
@@ -158,6 +158,18 @@ class Intake:
         """The shard's counts; ``records = documents + quarantined`` holds when nothing was lost, since ``records`` is counted apart."""
         names = ("records", "documents", "quarantined", "broken_files", "bytes_in", "input_bytes")
         return {name: getattr(self, name) for name in names}
+
+
+def _pop(record: Record, field: str, missing: object) -> object:
+    """Take a field out of a record; ``a.b`` is field b of the object in field a when the record has no field of that very name."""
+    value = record.pop(field, missing)
+    if value is missing and "." in field:
+        outer, _, inner = field.partition(".")
+        if type(nested := record.get(outer)) is dict:
+            value = _pop(nested, inner, missing)
+            if not nested:
+                del record[outer]
+    return value
 
 
 def _scalar(value: object) -> str | None:

@@ -110,3 +110,9 @@ def parquet(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return write
+
+
+@pytest.fixture(params=["plain", "gzip", "zstd"])
+def pack_whole(request: pytest.FixtureRequest) -> Callable[[bytes], bytes]:
+    """Each compression, in one piece."""
+    return PACK[request.param]

@@ -280,3 +280,19 @@ def test_lines_give_what_was_left_before_a_break():
     with pytest.raises(BrokenFile) as error:
         next(reader)
     assert error.value.tail == b"bc"
+
+
+def test_a_field_inside_another_is_named_with_a_dot(read, tmp_path):
+    rows = [
+        {"doc": {"body": "a", "page": {"url": "u"}, "n": 1}},
+        {"doc.body": "b", "doc": {"body": "c"}},
+        {"doc": {"page": 1}},
+        {"doc": [1]},
+    ]
+    (tmp_path / "f").write_text("\n".join(map(json.dumps, rows)))
+    outcome = read(tmp_path / "f", text_field="doc.body", url_field="doc.page.url")
+    assert [(row["text"], row["url"], row["meta"]) for row in outcome.documents] == [
+        ("a", "u", '{"doc":{"n":1}}'),
+        ("b", None, '{"doc":{"body":"c"}}'),
+    ]
+    assert outcome.faults == [(2, "no_text"), (3, "no_text")]

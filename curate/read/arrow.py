@@ -1,0 +1,87 @@
+"""Arrow IPC, stream or file, packed or not, read from front to back; and the folders of it that ``datasets.save_to_disk`` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from curate.read.batch import BATCH_ROWS, first_line, take_batch
+from curate.read.blocks import BrokenFile, unpacked
+from curate.read.intake import Intake
+from curate.read.piece import Piece
+from schemas.errors import InputError
+
+MAGIC = b"ARROW1"
+"""A file begins with it, padded to eight bytes, then holds a stream and a footer, and ends with it."""
+
+
+def read_arrow(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
+    """Take the rows of all batches; what comes before a break is kept."""
+    intake.input_bytes += piece.size
+    number = 0
+    try:
+        content = unpacked(file)
+        is_file = content.peek(len(MAGIC)).startswith(MAGIC)
+        if is_file:
+            content.read(8)
+        for batch in pa.ipc.open_stream(content):
+            _check(batch)
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                part = batch.slice(start, BATCH_ROWS)
+                take_batch(intake, part, number)
+                number += part.num_rows
+                yield
+        if is_file and not content.read().endswith(MAGIC):
+            raise BrokenFile("truncated_file", "the footer is missing")
+    except BrokenFile as error:
+        intake.refuse_file(error.reason, f"{error.detail}; after {number} rows", piece.size)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:  # a name that is no text, a length that lies
+        intake.refuse_file("unreadable_file", f"{first_line(error)}; after {number} rows", piece.size)
+
+
+def _check(batch: pa.RecordBatch) -> None:
+    """Refuse a batch whose buffers lie, which would be read out of bounds; text that is not UTF-8 is left to its row.
+
+    Raises:
+        pa.ArrowInvalid: offsets or lengths are wrong.
+    """
+    for column in batch.columns:
+        binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(column.type)
+        (column if binary is None else column.view(binary)).validate(full=True)
+
+
+def saved_files(source: str, folders: list[str]) -> list[str]:
+    """Files that make up folders saved by ``datasets``, split by split; other files in them, such as caches, are none of it.
+
+    Raises:
+        InputError: a folder is no saved dataset.
+    """
+    return [str(file) for number, folder in enumerate(folders) for file in _saved(Path(folder), f"sources.{source}.paths[{number}]")]
+
+
+def _saved(folder: Path, where: str) -> Iterator[Path]:
+    try:
+        if (folder / "dataset_dict.json").is_file():
+            for split in _json(folder / "dataset_dict.json")["splits"]:
+                yield from _saved(folder / split, where)
+        else:
+            for file in _json(folder / "state.json")["_data_files"]:
+                yield folder / file["filename"]
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{str(folder)!r} is no folder that datasets' save_to_disk wrote (no state.json)",
+            where=where,
+            fix="for a folder of Parquet, JSON lines, CSV or Arrow files use the reader of that name",
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{str(folder)!r} has a state that cannot be read: {error!r}", where=where, fix="save the dataset again"
+        ) from error
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
