@@ -12,6 +12,14 @@ from schemas.errors import InputError
 
 CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s\"';,]+)", re.IGNORECASE)
 
+TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+FLAT = frozenset(
+    "area base br col embed hr img input link meta param source track wbr p li dt dd option optgroup rb rt rp tr td th thead tbody tfoot".split()
+)
+"""Elements that have no end or that the next of their kind ends: they do not nest by themselves."""
+MAX_DEPTH = 2000
+"""Elements inside each other beyond which a page is refused: extraction takes time with the square of it (browsers stop at 512)."""
+
 
 class BrokenPage(Exception):
     """A response that cannot be understood.
@@ -115,7 +123,7 @@ def html_text(page: Response) -> str:
     """Text of an HTML page's main content, in the declared encoding, else the one its bytes tell.
 
     Raises:
-        BrokenPage: the parser gives up.
+        BrokenPage: the parser gives up, or elements are nested too deeply.
         InputError: resiliparse is not installed.
     """
     try:
@@ -126,11 +134,24 @@ def html_text(page: Response) -> str:
         raise _extra("HTML pages") from error
     encoding = map_encoding_to_html5(page.charset, fallback_utf8=False) if page.charset else None
     encoding = encoding or detect_encoding(page.body, from_html_meta=True) or "utf-8"
+    html: str = bytes_to_str(page.body, encoding, "replace")
+    if html.count("<") > MAX_DEPTH and _depth(html) > MAX_DEPTH:
+        raise BrokenPage("broken_html", f"elements are nested more than {MAX_DEPTH} deep")
     try:
-        text: str = extract_plain_text(bytes_to_str(page.body, encoding, "replace"), main_content=True, alt_texts=False)
+        text: str = extract_plain_text(html, main_content=True, alt_texts=False)
     except HTMLParserException as error:
         raise BrokenPage("broken_html", str(error)) from error
     return text
+
+
+def _depth(html: str) -> int:
+    """How deep elements are nested, about: by their tags alone."""
+    depth = deepest = 0
+    for end, name in TAG.findall(html):
+        if name.lower() not in FLAT:
+            depth = max(depth - 1, 0) if end else depth + 1
+            deepest = max(deepest, depth)
+    return deepest
 
 
 def _extra(what: str) -> InputError:

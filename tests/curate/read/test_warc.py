@@ -143,6 +143,14 @@ def test_html_becomes_the_text_of_its_main_content(read, tmp_path):
     assert empty == ""
 
 
+def test_a_page_nested_to_stall_the_parser_is_set_aside(read, tmp_path):
+    pytest.importorskip("resiliparse")
+    deep, flat = b"<div>" * 200_000, b"<div>x</div><p>y<br>" * 20_000
+    (tmp_path / "f").write_bytes(b"".join(response(body, Content_Type="text/html") for body in (deep, flat)))
+    outcome = read(tmp_path / "f", reader="warc", max_bad_share=1)
+    assert (outcome.faults, outcome.counts["documents"]) == ([(0, "broken_html")], 1)
+
+
 def test_archives_of_other_projects(read):
     if not SAMPLES.is_dir():
         pytest.skip("the sample archives are not here")
