@@ -13,8 +13,8 @@ from schemas.errors import InputError
 CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s\"';,]+)", re.IGNORECASE)
 
 TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-FLAT = frozenset(
-    "area base br col embed hr img input link meta param source track wbr p li dt dd option optgroup rb rt rp tr td th thead tbody tfoot".split()
+FLAT = re.compile(
+    r"area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr|p|li|d[td]|opt(ion|group)|r[bpt]|t(r|d|h|head|body|foot)"
 )
 """Elements that have no end or that the next of their kind ends: they do not nest by themselves."""
 MAX_DEPTH = 2000
@@ -148,7 +148,7 @@ def _depth(html: str) -> int:
     """How deep elements are nested, about: by their tags alone."""
     depth = deepest = 0
     for end, name in TAG.findall(html):
-        if name.lower() not in FLAT:
+        if not FLAT.fullmatch(name.lower()):
             depth = max(depth - 1, 0) if end else depth + 1
             deepest = max(deepest, depth)
     return deepest
