@@ -15,8 +15,8 @@ import torch
 from train.kernels.dispatch import Impl, arithmetic, choose
 from train.kernels.row_loss import row_loss_
 
-# Elements of a chunk's logits: on a CPU near the last cache, on an accelerator enough rows to fill it.
-_CHUNK_ELEMENTS = {"cpu": 1 << 23}
+# Elements of a chunk's logits: enough rows for the products to run at full speed (measured on a CPU: 512 rows of 32,000 beat 256).
+_CHUNK_ELEMENTS = {"cpu": 1 << 24}
 _CHUNK_ELEMENTS_ACCELERATOR = 1 << 27
 
 Reduction = Literal["none", "sum", "mean"]
@@ -49,7 +49,7 @@ def linear_cross_entropy(
         targets: (N,) of int64 in [0, V) or ``ignore_index``.
         ignore_index: target of rows without loss or gradient.
         z_loss: weight of the squared log-partition (Chowdhery et al. 2022, section 5).
-        chunk: rows at a time; by default as many as keep a chunk of logits at 8 M elements on a CPU and 128 M elsewhere.
+        chunk: rows at a time; by default as many as keep a chunk of logits at 16 M elements on a CPU and 128 M elsewhere.
         reduction: ``"none"``, ``"sum"``, or ``"mean"`` over the rows that are not ignored (0 where all are).
         impl: see ``train.kernels.dispatch``; ``"compile"`` is ``"eager"``, whose products and in-place passes leave nothing to fuse.
 
