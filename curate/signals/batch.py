@@ -9,12 +9,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
-from curate.signals.cache import sources_digest
 from curate.signals.code import code_signals
 from curate.signals.compression import lz_bytes, new_table
+from curate.signals.families import ALL, CODE, COMPRESSION, FILTERS, READING
 from curate.signals.hashing import shift_for
+from curate.signals.kernels import sources_digest
 from curate.signals.lines import line_signals
-from curate.signals.ngrams import duplicate_ngrams, top_ngrams
+from curate.signals.ngrams import duplicate_ngrams, top_ngrams, word_hashes
 from curate.signals.tokenizer import english_rules, tokenize
 from curate.signals.words import reading_signals, word_signals
 from schemas.signals import SIGNALS
@@ -74,21 +75,25 @@ def grown(array, size):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def text_signals(rules, c, s, scratch, out):  # type: ignore[no-untyped-def]
-    """Adds every signal of a text of at least one code point; `scratch` is what `new_scratch` gives, grown to the text."""
-    prefix, ends, places, slots, keys, counts, grams, levels = scratch
-    line_signals(rules.classes, c, count_newlines(c), keys, out)
-    code_signals(rules.classes, c, out)
-    n, _ = tokenize(rules, c, s, prefix, ends, places)
-    word_signals(rules.classes, s, ends, n, out)
-    reading_signals(rules.classes, s, ends, n, out)
-    top_ngrams(ends, n, prefix, rules.powers, keys, counts, grams, slots, out)
-    duplicate_ngrams(ends, n, prefix, rules.powers, keys, counts, slots, levels, out)
+def text_signals(rules, c, s, scratch, out, families):  # type: ignore[no-untyped-def]
+    """Adds the signals of a text of at least one code point; `scratch` is what `new_scratch` gives, grown to the text."""
+    prefix, ends, places, slots, keys, counts, words, grams, sieve, levels = scratch
+    if families & CODE:
+        code_signals(rules.classes, c, out)
+    if families & FILTERS:
+        line_signals(rules.classes, c, count_newlines(c), keys, out)
+        n, _ = tokenize(rules, c, s, prefix, ends, places)
+        word_signals(rules.classes, s, ends, n, out)
+        if families & READING:
+            reading_signals(rules.classes, s, ends, n, out)
+        word_hashes(ends, n, prefix, rules.powers, words)
+        top_ngrams(ends, n, words, keys, counts, grams, slots, sieve, out)
+        duplicate_ngrams(ends, n, prefix, rules.powers, keys, grams, slots, sieve, levels, out)
 
 
 @njit(nogil=True)
 def new_scratch(size):  # type: ignore[no-untyped-def]
-    """Buffers for texts of up to `size` code points: about 70 bytes a code point."""
+    """Buffers for texts of up to `size` code points: up to 100 bytes a code point."""
     slots = np.int64(1) << (np.uint64(64) - shift_for(2 * size + 4))
     return (
         np.empty(size + 1, np.uint64),
@@ -98,12 +103,14 @@ def new_scratch(size):  # type: ignore[no-untyped-def]
         np.empty(slots, np.uint64),
         np.empty(slots, np.int32),
         np.empty(size, np.uint64),
+        np.empty(size, np.uint64),
+        np.empty(4 * slots, np.uint8),
         np.empty(size, np.uint8),
     )
 
 
 @njit(nogil=True)
-def fill_rows(rules, data, offsets, table, out):  # type: ignore[no-untyped-def]
+def fill_rows(rules, data, offsets, table, out, families):  # type: ignore[no-untyped-def]
     """Fills one row of `out` for each text data[offsets[i]:offsets[i + 1]]."""
     longest = 1
     for row in range(len(offsets) - 1):
@@ -120,22 +127,23 @@ def fill_rows(rules, data, offsets, table, out):  # type: ignore[no-untyped-def]
             continue
         if is_ascii(text):
             out[row, N_CHARS] = end - start
-            text_signals(rules, text, narrow, scratch, out[row])
+            text_signals(rules, text, narrow, scratch, out[row], families)
         else:
             codes, wide = grown(codes, end - start), grown(wide, end - start)
             size = decode(text, codes)
             out[row, N_CHARS] = size
-            text_signals(rules, codes[:size], wide, scratch, out[row])
-        out[row, LZ_BYTES] = lz_bytes(data, start, end, table)
+            text_signals(rules, codes[:size], wide, scratch, out[row], families)
+        if families & COMPRESSION:
+            out[row, LZ_BYTES] = lz_bytes(data, start, end, table)
 
 
 def _entry(digest: int) -> Callable[..., None]:
-    """The compiled entry point; see `curate.signals.cache` for the digest."""
+    """The compiled entry point; see `curate.signals.kernels` for the digest."""
 
     @njit(nogil=True, cache=True)
-    def batch_signals(rules, data, offsets, table, out):  # type: ignore[no-untyped-def]
+    def batch_signals(rules, data, offsets, table, out, families):  # type: ignore[no-untyped-def]
         if digest >= 0:
-            fill_rows(rules, data, offsets, table, out)
+            fill_rows(rules, data, offsets, table, out, families)
 
     return batch_signals  # type: ignore[no-any-return]
 
@@ -165,6 +173,6 @@ def signals_of(texts: pa.LargeStringArray) -> pa.RecordBatch:
     """See `curate.signals.compute_signals`."""
     data, offsets = buffers(texts)
     out = np.zeros((len(texts), len(SIGNALS)), np.int64)
-    batch_signals(english_rules(), data, offsets, new_table(), out)
+    batch_signals(english_rules(), data, offsets, new_table(), out, ALL)
     columns = np.ascontiguousarray(out.T)
     return pa.record_batch([pa.array(column) for column in columns], schema=SIGNALS)

@@ -5,9 +5,8 @@ They let a recipe order well-formatted source first and drop generated or damage
 
 from __future__ import annotations
 
-from numba import njit
-
 from curate.signals.code_points import CAPITAL, DIGIT, SPACE
+from curate.signals.kernels import inlined, kernel
 from curate.signals.tokenizer import class_of
 from schemas.signals import SIGNALS
 
@@ -33,7 +32,7 @@ N_NAMES = SIGNALS.get_field_index("n_names")
 NAME_CHARS = SIGNALS.get_field_index("name_chars")
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def code_signals(classes, c, out):  # type: ignore[no-untyped-def]
     """Adds the code signals of a text: line by line, then its names."""
     size = len(c)
@@ -48,7 +47,7 @@ def code_signals(classes, c, out):  # type: ignore[no-untyped-def]
     name_signals(classes, c, out)
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def code_line(classes, c, start, end, depth, out):  # type: ignore[no-untyped-def]
     """Adds the layout of the line c[start:end]; `depth` is the indentation of the line before, the line's own is returned."""
     length = end - start
@@ -77,7 +76,7 @@ def code_line(classes, c, start, end, depth, out):  # type: ignore[no-untyped-de
     return spaces
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def symbol_signals(c, out):  # type: ignore[no-untyped-def]
     """Adds bracket balance and the spacing of commas and operators."""
     size = len(c)
@@ -105,13 +104,13 @@ def symbol_signals(c, out):  # type: ignore[no-untyped-def]
     out[N_UNBALANCED_BRACKETS] += abs(rounds) + abs(squares) + abs(curlies)
 
 
-@njit(nogil=True, _nrt=False, inline="always")
+@inlined
 def in_name(code):  # type: ignore[no-untyped-def]
     """Whether a code point may stand in an identifier."""
     return 97 <= code <= 122 or 65 <= code <= 90 or code == 95 or 48 <= code <= 57
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def name_signals(classes, c, out):  # type: ignore[no-untyped-def]
     """Adds how many identifiers there are, their lengths and their styles."""
     size = len(c)
@@ -147,7 +146,7 @@ def name_signals(classes, c, out):  # type: ignore[no-untyped-def]
     out[N_SHORT_NAMES] += shorts
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def count_underscores(c, a, b):  # type: ignore[no-untyped-def]
     """Underscores in c[a:b] that follow another character."""
     found = 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from curate.signals.kernels import kernel
 
 TABLE_BITS = 13
 WINDOW = 1 << 16
@@ -19,7 +20,7 @@ def new_table() -> npt.NDArray[np.int64]:
     return np.full(1 << TABLE_BITS, -WINDOW - 1, np.int64)
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def lz_bytes(data, start, end, table):  # type: ignore[no-untyped-def]
     """Estimated compressed size of data[start:end].
 

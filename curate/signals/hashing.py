@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from curate.signals.kernels import inlined, kernel
 
 BASE = np.uint64(0x9E6C63D0876A9A63)
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -36,7 +37,7 @@ def hash_text(text: str) -> int:
     return value
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def power(powers, exponent):  # type: ignore[no-untyped-def]
     """BASE ** exponent modulo 2**64."""
     if exponent < POWERS:
@@ -52,19 +53,19 @@ def power(powers, exponent):  # type: ignore[no-untyped-def]
     return result
 
 
-@njit(nogil=True, _nrt=False, inline="always")
+@inlined
 def part(prefix, powers, start, end):  # type: ignore[no-untyped-def]
     """The hash of stream[start:end] from the hashes of the stream's prefixes."""
     return prefix[end] - prefix[start] * power(powers, end - start)
 
 
-@njit(nogil=True, _nrt=False, inline="always")
+@inlined
 def home(key, shift):  # type: ignore[no-untyped-def]
     """First slot to try for a key in a table of 2 ** (64 - shift) slots."""
     return np.int64((key * SPREAD) >> shift)
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def shift_for(count):  # type: ignore[no-untyped-def]
     """The shift of the smallest table that `count` keys fill at most by half."""
     bits = 3

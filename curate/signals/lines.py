@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from curate.signals.code_points import (
     ALPHA,
@@ -16,6 +15,7 @@ from curate.signals.code_points import (
     TERMINAL,
 )
 from curate.signals.hashing import BASE, ONE, SPREAD, home, shift_for
+from curate.signals.kernels import inlined, kernel
 from curate.signals.tokenizer import class_of
 from schemas.signals import SIGNALS
 
@@ -57,7 +57,7 @@ IPSUM_TAIL = _packed("em ipsum")
 SCRIPT_TAIL = _packed("vascript")
 
 
-@njit(nogil=True, _nrt=False, inline="always")
+@inlined
 def seen_before(table, shift, key):  # type: ignore[no-untyped-def]
     """Adds a key to a set; whether it was there. Zero marks a free slot, so the key 0 is stored as 1."""
     if key == 0:
@@ -71,7 +71,7 @@ def seen_before(table, shift, key):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def stripped(classes, c):  # type: ignore[no-untyped-def]
     """The span of the text without white space at its ends."""
     a, b = 0, len(c)
@@ -82,7 +82,7 @@ def stripped(classes, c):  # type: ignore[no-untyped-def]
     return a, b
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def close_text_line(c, first, last, out):  # type: ignore[no-untyped-def]
     """Counts a line of str.splitlines whose first and last visible characters are given; first < 0 if it has none."""
     out[N_TEXT_LINES] += 1
@@ -94,7 +94,7 @@ def close_text_line(c, first, last, out):  # type: ignore[no-untyped-def]
         out[N_ELLIPSIS_LINES] += 1
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def close_line(classes, c, start, end, visible, value, table, shift, out):  # type: ignore[no-untyped-def]
     """Counts c[start:end], a part between line feeds that is not empty."""
     length = end - start
@@ -114,7 +114,7 @@ def close_line(classes, c, start, end, visible, value, table, shift, out):  # ty
         out[DUP_FULL_LINE_CHARS] += length
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def close_paragraph(start, end, value, table, shift, out):  # type: ignore[no-untyped-def]
     """Counts the paragraph text[start:end]."""
     out[N_PARAGRAPHS] += 1
@@ -123,7 +123,7 @@ def close_paragraph(start, end, value, table, shift, out):  # type: ignore[no-un
         out[DUP_PARAGRAPH_CHARS] += end - start
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def count_phrases(window, c, i, out):  # type: ignore[no-untyped-def]
     """Counts the two phrases that may end at c[i], given the last eight code points in lower case."""
     if window == IPSUM_TAIL and i >= 10 and c[i - 5] == 32:
@@ -133,7 +133,7 @@ def count_phrases(window, c, i, out):  # type: ignore[no-untyped-def]
         out[N_JAVASCRIPT] += 1
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def line_signals(classes, c, newlines, table, out):  # type: ignore[no-untyped-def]
     """Adds the line, paragraph and character counts of a text.
 

@@ -6,9 +6,6 @@ infixes. Last, neighbouring words that together spell an exception are joined or
 
 Words are returned as offsets into the stream: the text's code points without its white space. The functions take `c` (code points,
 uint8 or uint32), the stream `s` of the same type, half-open spans of the stream, and `rules` (`Rules`).
-
-Kernels here and in the other modules are compiled without numba's runtime (`_nrt=False`): they allocate nothing, and counting references
-to the arrays that they pass on made splitting three times slower.
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ import numpy.typing as npt
 from numba import njit
 
 from curate.signals import code_points
-from curate.signals.cache import sources_digest
 from curate.signals.code_points import (
     BEFORE_DOT,
     CURRENCY,
@@ -45,6 +41,7 @@ from curate.signals.code_points import (
 )
 from curate.signals.exceptions import exceptions
 from curate.signals.hashing import BASE, ONE, hash_text, home, part, power_table
+from curate.signals.kernels import inlined, kernel, sources_digest
 
 LAST_CLASS = TABLE_SIZE - 1
 SLOTS_SHIFT = np.uint64(64 - 12)
@@ -58,6 +55,7 @@ class Rules(NamedTuple):
 
     classes: npt.NDArray[np.uint32]
     powers: npt.NDArray[np.uint64]
+    lengths: npt.NDArray[np.uint32]  # by first character (all from 255 on together), bit k: an exception of k characters starts so
     keys: npt.NDArray[np.uint64]  # exceptions by hash, open addressing; 0 is free
     cuts: npt.NDArray[np.uint32]  # bit k: a word of the exception starts at its k-th character
     joins: npt.NDArray[np.uint32]  # the same for the words it would fall into; 0 where joining cannot happen
@@ -65,13 +63,13 @@ class Rules(NamedTuple):
     units: npt.NDArray[np.uint64]  # units by hash
 
 
-@njit(nogil=True, _nrt=False, inline="always")
+@inlined
 def class_of(classes, code):  # type: ignore[no-untyped-def]
     """The class mask of a code point."""
     return classes[min(np.int64(code), LAST_CLASS)]
 
 
-@njit(nogil=True, _nrt=False, inline="always")
+@inlined
 def slot_of(keys, key):  # type: ignore[no-untyped-def]
     """The slot that holds a key, or -1."""
     slot = home(key, SLOTS_SHIFT)
@@ -82,15 +80,15 @@ def slot_of(keys, key):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(nogil=True, _nrt=False, inline="always")
-def exception_at(rules, prefix, a, b):  # type: ignore[no-untyped-def]
+@inlined
+def exception_at(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """The slot of the exception that s[a:b] is, or -1."""
-    if b - a > MAX_EXCEPTION or b <= a:
+    if b - a > MAX_EXCEPTION or b <= a or not (rules.lengths[min(s[a], 255)] >> np.uint32(b - a)) & np.uint32(1):
         return -1
     return slot_of(rules.keys, part(prefix, rules.powers, a, b))
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def prefix_length(rules, s, a, b):  # type: ignore[no-untyped-def]
     """Characters to split off the start of s[a:b]; 0 for none."""
     first = s[a]
@@ -112,7 +110,7 @@ def prefix_length(rules, s, a, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def unit_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """Length of the unit at the end of s[a:b] that follows an ASCII digit; 0 for none."""
     start = b - 1
@@ -123,7 +121,7 @@ def unit_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def dot_is_suffix(classes, s, a, b):  # type: ignore[no-untyped-def]
     """Whether the single full stop at the end of s[a:b] is split off."""
     if b - a < 2:
@@ -138,7 +136,7 @@ def dot_is_suffix(classes, s, a, b):  # type: ignore[no-untyped-def]
     return s[b - 3] == 0xB0 and (s[b - 2] == 70 or s[b - 2] == 67 or s[b - 2] == 75)
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def suffix_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """Characters to split off the end of s[a:b]: the longest rule that matches, 0 for none."""
     if b <= a:
@@ -174,7 +172,7 @@ def suffix_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def hyphen_length(classes, s, k, b):  # type: ignore[no-untyped-def]
     """Length of the hyphen or dash at s[k] that a letter follows; 0 for none. A letter or digit before it is given."""
     sign = s[k]
@@ -196,7 +194,7 @@ def hyphen_length(classes, s, k, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def infix_length(classes, s, a, k, b):  # type: ignore[no-untyped-def]
     """Length of the infix that starts at s[k] inside s[a:b]; 0 for none."""
     mask = class_of(classes, s[k])
@@ -226,7 +224,7 @@ def infix_length(classes, s, a, k, b):  # type: ignore[no-untyped-def]
     return hyphen_length(classes, s, k, b)
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def octet(s, k, b, place):  # type: ignore[no-untyped-def]
     """End of the IPv4 number at s[k], -1 if it is none; place 0 is the first, 3 the last."""
     end = k
@@ -244,7 +242,7 @@ def octet(s, k, b, place):  # type: ignore[no-untyped-def]
     return end if value <= 255 else -1
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def address_end(s, a, b):  # type: ignore[no-untyped-def]
     """End of the public IPv4 address at the start of s[a:b], -1 if there is none."""
     k = a
@@ -267,7 +265,7 @@ def address_end(s, a, b):  # type: ignore[no-untyped-def]
     return -1 if private else k
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def host_end(classes, s, a, b):  # type: ignore[no-untyped-def]
     """End of the host name at the start of s[a:b], -1 if there is none: labels, a full stop, a top level of small letters."""
     end = a
@@ -294,7 +292,7 @@ def host_end(classes, s, a, b):  # type: ignore[no-untyped-def]
     return end
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def ends_url(s, k, b):  # type: ignore[no-untyped-def]
     """Whether s[k:b] is an optional port and an optional path."""
     if k < b and s[k] == 58:
@@ -307,7 +305,7 @@ def ends_url(s, k, b):  # type: ignore[no-untyped-def]
     return k == b or s[k] == 47 or s[k] == 63 or s[k] == 35
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def hosts_at(classes, s, k, b):  # type: ignore[no-untyped-def]
     """Whether s[k:b] is an address or host name with an optional port and path."""
     end = address_end(s, k, b)
@@ -317,7 +315,7 @@ def hosts_at(classes, s, k, b):  # type: ignore[no-untyped-def]
     return end >= 0 and ends_url(s, end, b)
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def is_url(classes, s, a, b):  # type: ignore[no-untyped-def]
     """Whether s[a:b] is a URL, a host name with a dot, an e-mail address, or a public IPv4 address."""
     dot = False
@@ -340,7 +338,7 @@ def is_url(classes, s, a, b):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def put_cuts(cuts, a, ends, n):  # type: ignore[no-untyped-def]
     """Appends the inner word starts of an exception at s[a] to `ends`; the caller appends its end."""
     cuts >>= 1
@@ -354,22 +352,24 @@ def put_cuts(cuts, a, ends, n):  # type: ignore[no-untyped-def]
     return n
 
 
-@njit(nogil=True, _nrt=False)
-def put_middle(rules, s, prefix, a, b, ends, n, use_exceptions):  # type: ignore[no-untyped-def]
-    """Appends the ends of the words of s[a:b], from which no affix splits any more."""
-    if a == b:
-        return n
-    if use_exceptions:
-        slot = exception_at(rules, prefix, a, b)
-        if slot >= 0:
-            n = put_cuts(np.int64(rules.cuts[slot]), a, ends, n)
-            ends[n] = b
-            return n + 1
-    if not is_url(rules.classes, s, a, b):
-        start = a
-        k = a
+@kernel
+def put_exception(rules, slot, a, b, ends, n):  # type: ignore[no-untyped-def]
+    """Appends the ends of the words of the exception s[a:b]."""
+    n = put_cuts(np.int64(rules.cuts[slot]), a, ends, n)
+    ends[n] = b
+    return n + 1
+
+
+@kernel
+def put_middle(classes, s, a, b, ends, n):  # type: ignore[no-untyped-def]
+    """Appends the ends of the words of s[a:b], from which no affix splits any more and which is no exception."""
+    k = a
+    while k < b and not class_of(classes, s[k]) & INFIX:
+        k += 1
+    start = a
+    if k < b and not is_url(classes, s, a, b):
         while k < b:
-            length = infix_length(rules.classes, s, a, k, b)
+            length = infix_length(classes, s, a, k, b)
             if length == 0:
                 k += 1
                 continue
@@ -381,31 +381,38 @@ def put_middle(rules, s, prefix, a, b, ends, n, use_exceptions):  # type: ignore
                 n += 1
                 start = k + length
             k += length
-        if start == b:
-            return n
-    ends[n] = b
-    return n + 1
+    if start < b:
+        ends[n] = b
+        n += 1
+    return n
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def split_chunk(rules, s, prefix, a, b, ends, n, suffixes, use_exceptions):  # type: ignore[no-untyped-def]
     """Appends the ends of the words of the chunk s[a:b] to `ends`; returns the new number of words."""
     stacked = 0
+    slot = -1
     while a < b:
-        if use_exceptions and exception_at(rules, prefix, a, b) >= 0:
-            break
+        if use_exceptions:
+            slot = exception_at(rules, s, prefix, a, b)
+            if slot >= 0:
+                break
         lead = prefix_length(rules, s, a, b)
-        if lead and use_exceptions and exception_at(rules, prefix, a + lead, b) >= 0:
-            a += lead
-            ends[n] = a
-            n += 1
-            break
+        if lead and use_exceptions:
+            slot = exception_at(rules, s, prefix, a + lead, b)
+            if slot >= 0:
+                a += lead
+                ends[n] = a
+                n += 1
+                break
         tail = suffix_length(rules, s, prefix, a + lead, b)
-        if tail and use_exceptions and exception_at(rules, prefix, a, b - tail) >= 0:
-            suffixes[stacked] = b
-            stacked += 1
-            b -= tail
-            break
+        if tail and use_exceptions:
+            slot = exception_at(rules, s, prefix, a, b - tail)
+            if slot >= 0:
+                suffixes[stacked] = b
+                stacked += 1
+                b -= tail
+                break
         if lead:
             a += lead
             ends[n] = a
@@ -416,7 +423,10 @@ def split_chunk(rules, s, prefix, a, b, ends, n, suffixes, use_exceptions):  # t
             b -= tail
         if not (lead or tail):
             break
-    n = put_middle(rules, s, prefix, a, b, ends, n, use_exceptions)
+    if slot >= 0:
+        n = put_exception(rules, slot, a, b, ends, n)
+    elif a < b:
+        n = put_middle(rules.classes, s, a, b, ends, n)
     while stacked > 0:
         stacked -= 1
         ends[n] = suffixes[stacked]
@@ -424,7 +434,7 @@ def split_chunk(rules, s, prefix, a, b, ends, n, suffixes, use_exceptions):  # t
     return n
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def may_join(rules, prefix, start, ends, first, n):  # type: ignore[no-untyped-def]
     """Whether any word of a chunk but its last begins a joinable exception."""
     for word in range(first, n - 1):
@@ -435,8 +445,8 @@ def may_join(rules, prefix, start, ends, first, n):  # type: ignore[no-untyped-d
     return False
 
 
-@njit(nogil=True, _nrt=False)
-def join_words(rules, prefix, start, ends, first, n, taken):  # type: ignore[no-untyped-def]
+@kernel
+def join_words(rules, s, prefix, start, ends, first, n, taken):  # type: ignore[no-untyped-def]
     """Replaces neighbouring words of a chunk that spell an exception by its pieces; longer runs win, then earlier ones.
 
     `taken` is scratch with an entry for each word: 0 free, 1 part of a run, 2 and more the first word of a run that is replaced (its
@@ -448,7 +458,7 @@ def join_words(rules, prefix, start, ends, first, n, taken):  # type: ignore[no-
         for word in range(first, n - size + 1):
             begin = start if word == first else ends[word - 1]
             end = ends[word + size - 1]
-            slot = exception_at(rules, prefix, begin, end)
+            slot = exception_at(rules, s, prefix, begin, end)
             if slot < 0 or rules.joins[slot] == 0:
                 continue
             shape = np.uint32(0)
@@ -464,7 +474,7 @@ def join_words(rules, prefix, start, ends, first, n, taken):  # type: ignore[no-
     return rebuild(rules, start, ends, first, n, taken)
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def rebuild(rules, start, ends, first, n, taken):  # type: ignore[no-untyped-def]
     """Writes the chunk's words anew after `join_words` chose the runs; none has more pieces than it has words."""
     out = first
@@ -490,7 +500,7 @@ def rebuild(rules, start, ends, first, n, taken):  # type: ignore[no-untyped-def
     return out
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def tokenize(rules, c, s, prefix, ends, scratch):  # type: ignore[no-untyped-def]
     """Cuts a text into words.
 
@@ -531,17 +541,18 @@ def tokenize(rules, c, s, prefix, ends, scratch):  # type: ignore[no-untyped-def
             first = n
             n = split_chunk(rules, s, prefix, start, m, ends, n, scratch, True)
             if n - first > 1 and may_join(rules, prefix, start, ends, first, n):
-                n = join_words(rules, prefix, start, ends, first, n, scratch)
+                n = join_words(rules, s, prefix, start, ends, first, n, scratch)
         else:
-            slot = exception_at(rules, prefix, start, m)
+            slot = exception_at(rules, s, prefix, start, m)
             if slot >= 0:
-                n = put_cuts(np.int64(rules.cuts[slot]), start, ends, n)
-            ends[n] = m
-            n += 1
+                n = put_exception(rules, slot, start, m, ends, n)
+            else:
+                ends[n] = m
+                n += 1
     return n, m
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def split_bare(rules, c, s, prefix, ends, scratch):  # type: ignore[no-untyped-def]
     """Like `tokenize` for a text that is one chunk, without exceptions."""
     value = np.uint64(0)
@@ -554,7 +565,7 @@ def split_bare(rules, c, s, prefix, ends, scratch):  # type: ignore[no-untyped-d
 
 
 def _entry(digest: int) -> Callable[..., tuple[int, int]]:
-    """The compiled entry point for single texts; see `curate.signals.cache` for the digest."""
+    """The compiled entry point for single texts; see `curate.signals.kernels` for the digest."""
 
     @njit(nogil=True, cache=True)
     def cut(rules, c, s, prefix, ends, scratch, use_exceptions):  # type: ignore[no-untyped-def]
@@ -594,6 +605,7 @@ def english_rules() -> Rules:
     rules = Rules(
         classes=code_points.class_table(),
         powers=power_table(),
+        lengths=np.zeros(256, np.uint32),
         keys=np.zeros(slots, np.uint64),
         cuts=np.zeros(slots, np.uint32),
         joins=np.zeros(slots, np.uint32),
@@ -605,6 +617,7 @@ def english_rules() -> Rules:
     table = exceptions()
     for text, pieces in table.items():
         rules.cuts[_insert(rules.keys, text)] = _starts(pieces)
+        rules.lengths[min(ord(text[0]), 255)] |= np.uint32(1 << len(text))
     for text in table:
         words = words_of(text, use_exceptions=False, rules=rules)
         if len(words) > 1:

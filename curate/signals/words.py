@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from curate.signals.code_points import ALPHA, PUNCT, VOWEL
+from curate.signals.kernels import kernel
 from curate.signals.tokenizer import class_of
 from schemas.signals import SIGNALS
 
@@ -22,7 +22,7 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _STOP_KEYS = np.array([int.from_bytes(b"\1" + word.encode(), "big") for word in STOP_WORDS], np.int64)
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def stop_word_bit(s, a, b):  # type: ignore[no-untyped-def]
     """The bit of the stop word that s[a:b] (2 to 4 long) is; 0 for none."""
     key = np.int64(1)  # a leading one, so that leading NULs count
@@ -36,7 +36,7 @@ def stop_word_bit(s, a, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def word_signals(classes, s, ends, n, out):  # type: ignore[no-untyped-def]
     """Adds the counts of a text's words, given by their ends in the stream `s`."""
     content = chars = alphas = stops = 0
@@ -66,7 +66,7 @@ def word_signals(classes, s, ends, n, out):  # type: ignore[no-untyped-def]
     out[N_ALPHA_WORDS], out[N_STOP_WORDS] = alphas, found
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def syllables(classes, s, a, b):  # type: ignore[no-untyped-def]
     """Vowel groups of the word s[a:b], a final e without an l before it not counted; at least 1."""
     groups = 0
@@ -81,7 +81,7 @@ def syllables(classes, s, a, b):  # type: ignore[no-untyped-def]
     return max(groups, 1)
 
 
-@njit(nogil=True, _nrt=False)
+@kernel
 def reading_signals(classes, s, ends, n, out):  # type: ignore[no-untyped-def]
     """Adds syllables and the Flesch-Kincaid grade (Kincaid et al. 1975) in thousandths; needs the sentences and alphabetic words."""
     total = 0
