@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 
 from curate.corpus import Corpus, column_array, locators
 from curate.curation import Curation
-from curate.dedup.exact import content_hash
-from curate.dedup.near import find_near_duplicates
+from curate.dedup.exact import EXACT_VERSION, content_hash
+from curate.dedup.near import NEAR_VERSION, NearDuplicates, find_near_duplicates
+from curate.dedup.signature_files import SignatureSpill, from_table, to_table
 from curate.dedup.sketch import SIGNATURE_VERSION, Signatures, SketchSettings, sign
 from curate.rules import validate_expression
 from curate.sql import connect, scan
@@ -38,7 +40,7 @@ def sketch_settings(near: NearDedup) -> SketchSettings:
 def sign_step(c: Curation) -> tuple[Step, list[Shard]]:
     """A step that signs the passing documents of each shard: content hash, band keys, sketch."""
     near = c.recipe.dedup.near
-    settings = {"sketch": None if near is None else asdict(sketch_settings(near)), "signature": SIGNATURE_VERSION}
+    settings = {"sketch": None if near is None else asdict(sketch_settings(near)), "signature": SIGNATURE_VERSION, "exact": EXACT_VERSION}
     shards = [
         Shard(
             entry.label,
@@ -68,33 +70,12 @@ def _sign(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         if settings is not None:
             parts.append(sign(batch, settings))
     content = np.concatenate(hashes)
-    columns = {"locator": locators(task["passing"][0], len(texts))[rows], "hash_0": content[:, 0], "hash_1": content[:, 1]}
-    if settings is not None:
-        columns |= _signature_columns(Signatures.concatenate(parts))
-    table = pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})
+    table = pa.table({}) if settings is None else to_table(Signatures.concatenate(parts))
+    table = table.append_column("locator", pa.array(locators(task["passing"][0], len(texts))[rows]))
+    for half in (0, 1):
+        table = table.append_column(f"hash_{half}", pa.array(np.ascontiguousarray(content[:, half])))
     writer.publish("signatures", "arrow", lambda path: _write_arrow(path, table), len(rows))
     return {"documents": len(rows)}
-
-
-def _signature_columns(signatures: Signatures) -> dict[str, NDArray[Any]]:
-    """Band keys, the sketch as columns of eight bytes, and the shingle counts."""
-    words = -(-signatures.sketch.shape[1] // 8)
-    padded = np.zeros((len(signatures), 8 * words), np.uint8)
-    padded[:, : signatures.sketch.shape[1]] = signatures.sketch
-    packed = padded.view(np.uint64)
-    return (
-        {f"band_{n}": keys for n, keys in enumerate(signatures.bands)}
-        | {f"sketch_{n}": packed[:, n] for n in range(words)}
-        | {"shingles": signatures.shingles}
-    )
-
-
-def _signatures(table: pa.Table, settings: SketchSettings) -> Signatures:
-    """The inverse of ``_signature_columns``."""
-    packed = np.column_stack([table.column(f"sketch_{n}").to_numpy() for n in range(-(-settings.k // 8))])
-    sketch = np.ascontiguousarray(packed).view(np.uint8)[:, : settings.k]
-    bands = [table.column(f"band_{n}").to_numpy() for n in range(settings.bands)]
-    return Signatures(settings, bands, np.ascontiguousarray(sketch), table.column("shingles").to_numpy())
 
 
 def _write_arrow(path: Path, table: pa.Table) -> None:
@@ -121,7 +102,7 @@ def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
         "signatures": [path for path in c.paths("sign", "signatures") if path is not None],
         "memory_bytes": c.memory_bytes,
     }
-    return Step("dedup", 1, {"dedup": settings, "sources": list(c.recipe.sources), "signature": SIGNATURE_VERSION}, _deduplicate), [
+    return Step("dedup", 1, {"dedup": settings, "sources": list(c.recipe.sources), "near": NEAR_VERSION}, _deduplicate), [
         Shard("all", inputs, task)
     ]
 
@@ -129,35 +110,47 @@ def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
 def _deduplicate(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if not task["signatures"]:
         return {"exact": 0, "near": 0}
-    table = pa.concat_tables([_read_arrow(writer.root / path) for path in task["signatures"]])
-    place = table.column("locator").to_numpy()
+    tables = [_read_arrow(writer.root / path) for path in task["signatures"]]
+    place, high, low = (np.concatenate([table.column(name).to_numpy() for table in tables]) for name in ("locator", "hash_0", "hash_1"))
     rank = _preference(writer.root, task, place)
-    kept = np.arange(len(place))
+    everyone = np.arange(len(place))
+    kept = _first_of_equal(high, low, rank) if task["dedup"]["exact"] else everyone.copy()
+    exact = kept != everyone
     similarity = np.ones(len(place))
-    if task["dedup"]["exact"]:
-        kept = _first_of_equal(table.column("hash_0").to_numpy(), table.column("hash_1").to_numpy(), rank)
-    exact = kept != np.arange(len(place))
-    near = task["dedup"]["near"]
-    if near is not None:
+    if task["dedup"]["near"] is not None:
         alive = np.flatnonzero(~exact)
-        corpus = Corpus(writer.root, task["documents"])
-        found = find_near_duplicates(
-            _signatures(table.take(pa.array(alive)), sketch_settings(NearDedup(**near))),
-            rank[alive],
-            lambda indices: corpus.fetch(place[alive[indices]]),
-            sketch_settings(NearDedup(**near)),
-            threshold=near["threshold"],
-            policy=near["policy"],
-            memory_limit=task["memory_bytes"],
-        )
+        found = _near(writer.root, task, tables, place, rank, ~exact)
         kept[alive[found.document]] = alive[found.kept]
         similarity[alive[found.document]] = found.similarity
         # A copy of a document that a better one replaces is a near-duplicate of that better one.
         similarity[exact] = similarity[kept[exact]]
         kept[exact] = kept[kept[exact]]
-    duplicates = np.flatnonzero(kept != np.arange(len(place)))
+    duplicates = np.flatnonzero(kept != everyone)
     _write_clusters(writer, task, place, duplicates, kept[duplicates], similarity[duplicates], exact[duplicates])
     return {"exact": int(exact.sum()), "near": len(duplicates) - int(exact.sum())}
+
+
+def _near(
+    root: Path, task: Json, tables: Sequence[pa.Table], place: NDArray[np.uint64], rank: NDArray[np.int64], alive: NDArray[np.bool_]
+) -> NearDuplicates:
+    """Near-duplicates among the documents that are still alive; their signatures are mapped from scratch files, not held."""
+    near = NearDedup(**task["dedup"]["near"])
+    settings, corpus, chosen = sketch_settings(near), Corpus(root, task["documents"]), np.flatnonzero(alive)
+    with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
+        spill = SignatureSpill(Path(folder), settings)
+        first = 0
+        for table in tables:
+            spill.append(from_table(table.filter(pa.array(alive[first : first + table.num_rows])), settings))
+            first += table.num_rows
+        return find_near_duplicates(
+            spill.finish(),
+            rank[chosen],
+            lambda indices: corpus.fetch(place[chosen[indices]]),
+            settings,
+            threshold=near.threshold,
+            policy=near.policy,
+            memory_limit=task["memory_bytes"],
+        )
 
 
 def _read_arrow(path: Path) -> pa.Table:

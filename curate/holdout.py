@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from curate.corpus import ROW_BITS, Corpus, column_array, id_hashes, locators
 from curate.curation import Curation, source_of
-from curate.dedup.overlap import ReferenceIndex
+from curate.dedup.overlap import OVERLAP_VERSION, ReferenceIndex
 from curate.identity import draw
 from curate.step import Shard, ShardWriter, Step
 from curate.survivors import surviving_rows
@@ -121,7 +121,7 @@ def _scan_step(c: Curation, last: Entry, turn: int) -> tuple[Step, list[Shard]]:
         )
         for shard, entry in enumerate(c.documents)
     ]
-    settings = {"threshold": c.recipe.holdout.threshold, "shingle": SHINGLE}
+    settings = {"threshold": c.recipe.holdout.threshold, "shingle": SHINGLE, "overlap": OVERLAP_VERSION}
     return Step(f"holdout_scan_{turn}", 1, settings, _scan), [replace(shard, task=shard.task | settings) for shard in shards]
 
 

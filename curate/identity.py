@@ -75,7 +75,8 @@ def _repeats(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         scan(db, "documents", writer.root, task["documents"], ["doc_id", "source", "path", "record", "id", "bytes"])
         repeats = db.sql(
             """
-            SELECT * FROM documents JOIN (SELECT doc_id, min(locator) AS first FROM documents GROUP BY doc_id HAVING count(*) > 1) USING (doc_id)
+            SELECT *
+            FROM documents JOIN (SELECT doc_id, min(locator) AS first FROM documents GROUP BY doc_id HAVING count(*) > 1) USING (doc_id)
             WHERE locator > first ORDER BY locator
             """
         ).to_arrow_table()

@@ -32,12 +32,13 @@ def scan(db: duckdb.DuckDBPyConnection, view: str, root: Path, files: Sequence[t
         columns: columns to take.
     """
     named = ", ".join(columns)
+    names = ", ".join(literal(str(root / path)) for _, path in files)
     places = ", ".join(f"({shard}, {literal(str(root / path))})" for shard, path in files)
     db.execute(
         f"""
         CREATE OR REPLACE VIEW {view} AS
         SELECT {named}, ((shard::UBIGINT << {ROW_BITS}) | file_row_number::UBIGINT) AS locator
-        FROM read_parquet([{", ".join(literal(str(root / path)) for _, path in files)}], filename = true, file_row_number = true, hive_partitioning = false)
+        FROM read_parquet([{names}], filename = true, file_row_number = true, hive_partitioning = false)
         JOIN (VALUES {places}) AS shards (shard, filename) USING (filename)
         """
     )

@@ -80,7 +80,7 @@ def check_sources(c: Curation) -> None:
             raise InputError(
                 f"{bad} of {records} records were quarantined, more than max_bad_share = {source.max_bad_share:g}",
                 where=f"source {name!r}",
-                fix=f"look at the parts of {c.root}/quarantine that begin with {name}; mend the input or raise sources.{name}.max_bad_share",
+                fix=f"look at {c.root}/quarantine/{name}; mend the input or raise sources.{name}.max_bad_share",
             )
 
 

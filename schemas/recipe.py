@@ -141,9 +141,9 @@ class NearDedup(Strict):
     """Sketch: FastSimilaritySketch or classic MinHash (loads into datasketch)."""
     permutations: int = Field(default=112, ge=8, le=1024)
     """Sketch length K."""
-    bands: int = Field(default=14, ge=1, le=256)
+    bands: int = Field(default=18, ge=1, le=256)
     """LSH bands."""
-    rows: int = Field(default=8, ge=1, le=64)
+    rows: int = Field(default=6, ge=1, le=64)
     """Rows per band; bands * rows at most permutations."""
     shingle: int = Field(default=5, ge=1, le=50)
     """Words per shingle."""
