@@ -2,8 +2,9 @@
 
     python bench/optimizers.py [--threads 2] [--rounds 30]
 
-All optimizers step in turn on the same parameters (5.26 M, the shapes of a small decoder), so that noise of the machine meets all alike; the
-figure is the lowest of the rounds, with the median beside it. The authors' CAME is the package came-pytorch; without it its lines are left out.
+All optimizers step in turn on the same parameters (5.26 M, the shapes of a small decoder), so that noise of the machine meets all
+alike; the figure is the lowest of the rounds, with the median beside it. The authors' CAME is the package came-pytorch; without it its
+lines are left out.
 """
 
 from __future__ import annotations
