@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def content(self) -> str:
-        """Fingerprint of what it published. Later steps depend on this rather than on the key: a touched file is read again, and no more."""
+        """Fingerprint of what it published. Later steps depend on this, not on the key: a touched file is read again, and no more."""
         return fingerprint(sorted((table, file.checksum) for table, file in self.files.items()))
 
 
