@@ -61,8 +61,8 @@ def curricula(draw):
 
 
 def run(lots, stages):
-    """Plan stage after stage, each ending at its stop; refused stages are skipped. Returns segments, states and position."""
-    states, segments, row, step = fresh(lots), [], 0, 0
+    """Plan stage after stage, each ending at its stop; refused stages are skipped. Returns (segments, end) by stage, states, position."""
+    states, ended, row, step = fresh(lots), [], 0, 0
     for planned, batch, stop in stages:
         try:
             plan = plan_stage(planned, states, place(row, step, batch))
@@ -72,28 +72,29 @@ def run(lots, stages):
         end = row + plan.rows
         next_row = end if stop is None else min(end, row + stop * batch)
         states = replay(states, plan.segments, next_row)
-        segments += plan.segments
+        ended.append((plan.segments, next_row))
         step, row = step + -(-(next_row - row) // batch), next_row
-    return segments, states, row
+    return ended, states, row
 
 
-def used(segments, lots, row):
-    """How often each use of each lot is used up to a position, by the trainer's own order."""
-    order = order_of(segments, lots)
-    # a last stage that was stopped is not yet followed by a segment that cuts it short
-    rows = order.rows(np.arange(min(row, order.end)))
-    return Counter((order.lots[a], int(use)) for a, use in zip(rows.lot, rows.use)), Counter(
-        (order.lots[a], int(r)) for a, r in zip(rows.lot, rows.row)
-    )
+def used(ended, lots):
+    """How often each use, and each row, of each lot is used: by the trainer's order, stage by stage as the trainer builds it."""
+    uses, rows = Counter(), Counter()
+    for segments, end in ended:
+        order = order_of(segments, lots)
+        found = order.rows(np.arange(segments[0].first_row, end))
+        uses.update((order.lots[a], int(use)) for a, use in zip(found.lot, found.use))
+        rows.update((order.lots[a], int(row)) for a, row in zip(found.lot, found.row))
+    return uses, rows
 
 
 @settings(deadline=None, max_examples=150)
 @given(curricula())
 def test_no_row_is_used_more_often_than_its_count_over_stages_and_early_stops(curriculum):
     lots, stages = curriculum
-    segments, states, row = run(lots, stages)
-    if segments:
-        uses, rows = used(segments, lots, row)
+    ended, states, row = run(lots, stages)
+    if ended:
+        uses, rows = used(ended, lots)
         assert max(uses.values(), default=1) == 1
         limits = {lot.lot: lot for lot in lots}
         assert all(use < limits[name].uses for name, use in uses)
@@ -105,12 +106,12 @@ def test_no_row_is_used_more_often_than_its_count_over_stages_and_early_stops(cu
 @given(curricula())
 def test_what_is_left_at_the_end_gives_every_row_exactly_its_count(curriculum):
     lots, stages = curriculum
-    segments, states, row = run(lots, stages)
+    ended, states, row = run(lots, stages)
     if any(state.left for state in states.values()):
         last = plan_stage(stage(name="last"), states, place(row, 1000))
         assert all(state.left == 0 for state in last.after.values())
-        segments, row = [*segments, *last.segments], row + last.rows
-    _, rows = used(segments, lots, row)
+        ended.append((last.segments, row + last.rows))
+    _, rows = used(ended, lots)
     assert rows == {(lot.lot, r): lot.repeats for lot in lots for r in range(lot.rows)}
 
 
