@@ -58,15 +58,10 @@ def own_seconds(texts: list[str]) -> dict[str, float]:
 
     data, offsets = buffers(pa.array(texts, pa.large_string()))
     rules = english_rules()
+    parts = {"filters": FILTERS, "reading": FILTERS | READING, "compression": COMPRESSION, "code": CODE, "all": ALL}
     best: dict[str, float] = {}
     for _ in range(PASSES):
-        for name, families in {
-            "filters": FILTERS,
-            "reading": FILTERS | READING,
-            "compression": COMPRESSION,
-            "code": CODE,
-            "all": ALL,
-        }.items():
+        for name, families in parts.items():
             out = np.zeros((len(texts), len(SIGNALS)), np.int64)
             table = new_table()
             start = time.process_time()
