@@ -27,7 +27,7 @@ from train.evaluate import evaluate
 from train.interrupt import Interrupt, Interrupted
 from train.ledger import Recorder, next_attempt
 from train.model import Decoder
-from train.optim import build_optimizer
+from train.optim import OPTIMIZERS, build_optimizer
 from train.parallel import Ranks
 from train.progress import Progress
 from train.resume import check_resume, earlier_checkpoint, facts, restore
@@ -60,6 +60,11 @@ def run_stage(
     with lock((root / folder).parent / "train.lock", f"training {folder}"):
         remove_temporary(root / folder)
         return Trainer(Stage.open(root, folder), ranks, interrupt, threads=threads, allow_mismatch=allow_mismatch).run()
+
+
+DRIVEN = ("adafactor", "adamw", "came", "lion", "muon", "sgd", "sophia")
+"""Optimizers the loop can drive and resume bit for bit. The others need more than a gradient a step (``lbfgs`` evaluates the loss again,
+``schedule_free`` changes its weights to evaluate) or keep state of classes that checkpoints do not load (packages' own)."""
 
 
 class Trainer:
@@ -318,6 +323,12 @@ def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer
         RecipeError: an unknown optimizer or option.
     """
     settings = stage.settings.training.optimizer
+    if settings.name in OPTIMIZERS and (settings.name not in DRIVEN or settings.options.get("estimator") == "hutchinson"):
+        raise RecipeError(
+            f"{settings.name!r} with options {settings.options} cannot be driven by the training loop",
+            where="training.optimizer.name",
+            fix=f"choose one of {', '.join(DRIVEN)} (sophia with its Gauss-Newton estimator)",
+        )
     try:
         return build_optimizer(
             settings.name,

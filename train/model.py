@@ -193,6 +193,15 @@ class Decoder(nn.Module):
         losses = linear_cross_entropy(hidden.flatten(0, 1), self.output_weight, targets.flatten())
         return losses.view(tokens.shape)
 
+    def sampled_loss(self, tokens: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Sum of cross-entropy with labels drawn from the model's own distribution, at the positions that have a target."""
+        hidden = self.hidden(tokens, documents, positions).flatten(0, 1)
+        at = (targets.flatten() >= 0).nonzero()[:, 0]
+        hidden = hidden[at]
+        with torch.no_grad():
+            drawn = [torch.multinomial((part @ self.output_weight.T).float().softmax(-1), 1)[:, 0] for part in torch.split(hidden, 1024)]
+        return linear_cross_entropy(hidden, self.output_weight, torch.cat(drawn), reduction="sum")
+
     def next_logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """(B, V) FP32 logits after the last token of (B, L) rows that are one document each."""
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)

@@ -72,8 +72,9 @@ class Order:
         self._first = np.array([segment.first_row for segment in segments], dtype=np.int64)
         self._end = np.array(ends(segments), dtype=np.int64)
         self.end = int(self._end.max(initial=0))
-        # Stable by beginning, so that of two segments that begin at one position the later in the list is found.
-        self._sorted = np.argsort(self._first, kind="stable")
+        # A segment that was never reached holds nothing and is left out; the others begin at different positions.
+        by_beginning = np.argsort(self._first, kind="stable")
+        self._sorted = by_beginning[self._end[by_beginning] > self._first[by_beginning]]
         self._dealers = [
             _Dealer(segment, int(end) - segment.first_row, self.sources, self.lots)
             for segment, end in zip(self.segments, self._end, strict=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from train.data import Batch
 from train.model import Decoder
+from train.optim.sophia import Sophia
 from train.parallel import Ranks
 from train.stage import MicroBatch
 
@@ -47,12 +48,15 @@ def precision_context(precision: str, device: torch.device) -> AbstractContextMa
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
+def to_device(batch: Batch, device: torch.device) -> list[torch.Tensor]:
+    """Tokens, targets, documents and positions of a batch, as the model takes them."""
+    arrays = (batch.tokens, batch.targets(), batch.documents(), batch.positions())
+    return [torch.from_numpy(array).to(device, non_blocking=True) for array in arrays]
+
+
 def forward(model: Decoder, batch: Batch, device: torch.device) -> torch.Tensor:
     """(B, L) losses of a batch."""
-    inputs = (
-        torch.from_numpy(a).to(device, non_blocking=True) for a in (batch.tokens, batch.targets(), batch.documents(), batch.positions())
-    )
-    losses: torch.Tensor = model(*inputs)
+    losses: torch.Tensor = model(*to_device(batch, device))
     return losses
 
 
@@ -103,6 +107,8 @@ def train_step(
             losses = forward(model, micro.batch, ranks.device)
         torch.autograd.backward(losses.sum() / max(1.0, count))
         waiting.append(piece_losses(losses, micro.batch))
+    if isinstance(optimizer, Sophia) and optimizer.curvature_due() and count:
+        _update_curvature(model, optimizer, batches, ranks, precision, count, seed)
     ranks.sum_gradients(model.parameters())
     pieces = [sums.cpu().numpy() for sums in waiting]
     nats, tokens = by_source(batches, pieces, sources, ranks)
@@ -113,6 +119,29 @@ def train_step(
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return StepResult(nats, tokens, grad_norm, skipped, pieces)
+
+
+def _update_curvature(
+    model: Decoder, optimizer: Sophia, batches: Sequence[MicroBatch], ranks: Ranks, precision: str, count: float, seed: tuple[int, int]
+) -> None:
+    """Sophia's Gauss-Newton-Bartlett estimate: gradients of the mean loss for labels drawn from the model; leaves the step's own in place.
+
+    An estimate that is not finite is left out, on every rank alike.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    own = [p.grad for p in parameters]
+    optimizer.zero_grad(set_to_none=True)
+    for number, micro in enumerate(batches):
+        torch.manual_seed(seed_for(*seed, number, ranks.rank))
+        with precision_context(precision, ranks.device):
+            losses = model.sampled_loss(*to_device(micro.batch, ranks.device))
+        torch.autograd.backward(losses / count)
+    ranks.sum_gradients(parameters)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if math.isfinite(float(norm)):
+        optimizer.update_curvature(tokens=int(count))
+    for parameter, gradient in zip(parameters, own, strict=True):
+        parameter.grad = gradient
 
 
 def by_source(

@@ -16,6 +16,7 @@ from schemas.settings import EarlyStopSettings
 from tests.train.run_tables import finish, losses, start, table, trainer, valid
 from tests.train.tiny_lake import MODEL, TRAINING, build, write_stage
 from train.interrupt import Interrupted
+from train.loop import DRIVEN
 
 
 class After:
@@ -77,6 +78,24 @@ def test_an_interrupt_at_any_moment_changes_nothing(tmp_path, precision, dropout
         assert again.step < 6 or again.evaluated < 6
         again.run()
         assert_same_run(tmp_path / "whole", root)
+
+
+@pytest.mark.parametrize("name", DRIVEN)
+def test_every_optimizer_of_the_loop_resumes_bit_for_bit(tmp_path, name):
+    optimizer = dataclasses.replace(TRAINING.optimizer, name=name, lr=1e-3, options={"every": 2} if name == "sophia" else {})
+    stage = {"rows": 24, "training": dataclasses.replace(TRICKY, optimizer=optimizer)}
+    folder, _, _ = build(tmp_path / "whole", **stage)
+    trainer(tmp_path / "whole", folder).run()
+    assert len(set(losses(tmp_path / "whole").values())) == 6
+    if name == "sophia":
+        end = json.loads((folder / "outcome.json").read_text())
+        states = weights(tmp_path / "whole", end["checkpoint"])[1]["state"].values()
+        assert all(float(state["curvature"].max()) > 0 for state in states), "curvature was estimated"
+    folder, _, _ = build(tmp_path / "stopped", **stage)
+    with pytest.raises(Interrupted):
+        trainer(tmp_path / "stopped", folder, After(3)).run()
+    trainer(tmp_path / "stopped", folder).run()
+    assert_same_run(tmp_path / "whole", tmp_path / "stopped")
 
 
 def test_a_process_killed_at_random_moments_ends_as_one_that_was_not(tmp_path):
