@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from curate.curation import Curation
-from curate.deduplicate import deduplicate_step, sign_step
-from curate.filter import rules_step, signals_step
+from curate.deduplicate import check_preference, deduplicate_step, sign_step
+from curate.filter import check_rules, rules_step, signals_step
 from curate.holdout import hold_out
 from curate.identity import repeats_step, sample_step
+from curate.layout import check_expressions
 from curate.read import READ_VERSION, list_shards, read_shard
 from curate.step import Step
 from curate.verdicts import check_sources, conservation_step, verdicts_step
@@ -26,7 +27,15 @@ def curate(c: Curation) -> Snapshot:
 
 
 def read(c: Curation) -> None:
-    """Sources to documents and quarantine; records with a repeated id are set aside."""
+    """Sources to documents and quarantine; records with a repeated id are set aside.
+
+    Raises:
+        RecipeError: an SQL expression of the recipe is not one allowed expression; found before anything is read.
+        InputError: a source has no input, no records, or too many bad ones.
+    """
+    check_rules(c.recipe)
+    check_preference(c.recipe.dedup)
+    check_expressions(c.recipe)
     shards = [shard for name, source in c.recipe.sources.items() for shard in list_shards(name, source, c.recipe.shards.bytes)]
     c.keep(Step("read", READ_VERSION, {}, read_shard, processes=True), shards)
     check_sources(c)

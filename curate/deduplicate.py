@@ -23,7 +23,7 @@ from curate.rules import validate_expression
 from curate.sql import connect, scan
 from curate.step import Shard, ShardWriter, Step
 from curate.survivors import passing_rows
-from schemas.recipe import NearDedup
+from schemas.recipe import Dedup, NearDedup
 from schemas.signals import SIGNALS
 from schemas.tables import DOCUMENTS
 
@@ -83,15 +83,19 @@ def _write_arrow(path: Path, table: pa.Table) -> None:
         writer.write_table(table)
 
 
-def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
-    """A step over the whole lake that names, for each duplicate, the kept document it duplicates.
+def check_preference(dedup: Dedup) -> None:
+    """Accept expressions of ``dedup.prefer`` that are each one allowed expression.
 
     Raises:
-        RecipeError: an expression of ``dedup.prefer`` is not one allowed expression.
+        RecipeError: one that is anything else; says which.
     """
-    dedup = c.recipe.dedup
     for position, expression in enumerate(dedup.prefer):
         validate_expression(expression, PREFERENCE, where=f"dedup.prefer[{position}]")
+
+
+def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
+    """A step over the whole lake that names, for each duplicate, the kept document it duplicates."""
+    dedup = c.recipe.dedup
     settings = dedup.model_dump(mode="json")
     inputs = [[entry.content for entry in c.steps[step]] for step in ("read", "signals", "sign")]
     task = {

@@ -15,6 +15,7 @@ from curate.curation import Curation, source_of
 from curate.rules import Rule, evaluate, resolve_rules
 from curate.signals import compute_signals
 from curate.step import Shard, ShardWriter, Step
+from schemas.recipe import Recipe
 from schemas.signals import SIGNALS, SIGNALS_VERSION
 
 Json = Any
@@ -44,22 +45,28 @@ def _signals(writer: ShardWriter, task: Json) -> Mapping[str, int]:
 
 
 def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
-    """A step from signals shards to failures shards, row by row aligned; each source has its own rules.
-
-    Raises:
-        RecipeError: a rule that does not exist or is not one allowed expression.
-    """
+    """A step from signals shards to failures shards, row by row aligned; each source has its own rules."""
     shards = []
     for shard, entry in enumerate(c.steps["signals"]):
-        source = source_of(entry)
-        rules = [
-            rule.model_dump(mode="json", exclude={"sources"}, exclude_defaults=True)
-            for rule in c.recipe.rules
-            if rule.sources is None or source in rule.sources
-        ]
-        resolved(json.dumps(rules))
+        rules = rules_of(c.recipe, source_of(entry))
         shards.append(Shard(entry.label, [entry.content, rules], {"signals": c.path("signals", "signals", shard), "rules": rules}))
     return Step("rules", 1, {}, _rules), shards
+
+
+def rules_of(recipe: Recipe, source: str) -> list[Json]:
+    """The recipe's rule entries for a source, as JSON."""
+    entries = [rule for rule in recipe.rules if rule.sources is None or source in rule.sources]
+    return [entry.model_dump(mode="json", exclude={"sources"}, exclude_defaults=True) for entry in entries]
+
+
+def check_rules(recipe: Recipe) -> None:
+    """Accept rules that exist and, where they are the recipe's own, are each one allowed expression.
+
+    Raises:
+        RecipeError: one that is anything else; says which, and what is wrong with it.
+    """
+    for source in recipe.sources:
+        resolved(json.dumps(rules_of(recipe, source)))
 
 
 @lru_cache(maxsize=64)

@@ -47,7 +47,7 @@ def layout_step(recipe: Recipe, tokens: Sequence[Entry], signals: Sequence[Entry
             source.repeats.model_dump(exclude={"by"}) if source.repeats else {"drop": 0.0, "most": source.epochs, "power": 0.0, "rate": 0.0}
         )
         draws = {"bins": settings.bins, "by": by, "curve": curve, "seed": recipe.seed}
-        inputs: Json = [[tokens[shard].key for shard in mine], [signals[shard].key for shard in mine] if by else [], draws]
+        inputs: Json = [[tokens[shard].content for shard in mine], [signals[shard].content for shard in mine] if by else [], draws]
         task = draws | {
             "source": name,
             "pack": pack_settings(recipe),

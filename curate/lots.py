@@ -73,7 +73,7 @@ def pack_step(root: Path, recipe: Recipe, tokenizer: Entry, tokens: Sequence[Ent
         cuts = json.loads((root / layout.files["cuts"].path).read_text(encoding="utf-8")) if "cuts" in layout.files else []
         for group, cut in enumerate(cuts):
             name = {"source": layout.label, "bin": cut["bin"], "repeats": cut["repeats"]}
-            tag = fingerprint(layout.key, file.checksum, recipe.pack.row_length)[:8]
+            tag = fingerprint(layout.content, file.checksum, recipe.pack.row_length)[:8]
             lot = f"{layout.label}-{cut['split']}-x{cut['repeats']}-b{cut['bin']}-l{recipe.pack.row_length}-{tag}"
             task = {**name, "lot": lot, "group": group, "first_row": cut["first_row"], "pack": pack_settings(recipe)}
             task |= {
@@ -81,7 +81,7 @@ def pack_step(root: Path, recipe: Recipe, tokenizer: Entry, tokens: Sequence[Ent
                 "tokens": {shard: paths[shard] for shard in cut["shards"]},
                 "tokenizer": file.path,
             }
-            shards.append(Shard(f"{lot}/{cut['number']:05d}", [layout.key, group], task))
+            shards.append(Shard(f"{lot}/{cut['number']:05d}", [layout.content, group], task))
     return Step("pack", 1, {"tokenizer": file.checksum}, _pack), shards
 
 
@@ -199,7 +199,7 @@ def lots_step(recipe: Recipe, tokens: Sequence[Entry], layouts: Sequence[Entry],
     shards = [{"lot": entry.label.partition("/")[0], "rows": file_of(entry, "rows"), "counts": dict(entry.counts)} for entry in packed]
     unused = {layout.label: layout.counts["unused_tokens"] for layout in layouts}
     task = {"tokens": counted, "unused": unused, "shards": shards, "row_length": recipe.pack.row_length}
-    inputs = [[entry.key for entry in entries] for entries in (tokens, layouts, packed)]
+    inputs = [[entry.content for entry in entries] for entries in (tokens, layouts, packed)]
     return Step("lots", 1, {}, _lots), [Shard("lots", inputs, task)]
 
 

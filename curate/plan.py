@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +16,6 @@ from schemas.errors import PlanError
 from schemas.interleave import Interleave
 from schemas.recipe import Recipe, Stage
 from schemas.segments import Allotment, Segment, SourceShare, Stream
-from schemas.settings import TrainSettings, build
 
 WINDOW = 8
 """Shards shuffled together; with the seed it fixes each epoch's order, so it is the same in all segments of a run."""
@@ -224,23 +223,6 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and so on ({len(names)})" if len(names) > 3 else "")
 
 
-def stage_training(recipe: Recipe, stage: Stage) -> TrainSettings:
-    """A stage's training settings: the recipe's, changed by the stage's.
-
-    Raises:
-        RecipeError: a change that names no setting or has the wrong type.
-    """
-    merged = _merge(asdict(recipe.training), stage.training)
-    settings: TrainSettings = build(TrainSettings, merged, f"stages.{stage.name}.training")
-    return settings
-
-
-def _merge(base: Any, over: Any) -> Any:
-    if isinstance(base, dict) and isinstance(over, dict):
-        return {**base, **{key: _merge(base[key], value) if key in base else value for key, value in over.items()}}
-    return over
-
-
 def plan_curriculum(recipe: Recipe, lots: Sequence[LotBudget], vocabulary: int = 0) -> list[StagePlan]:
     """Plan every stage of a recipe from the start, each as if none stopped early.
 
@@ -257,7 +239,7 @@ def plan_curriculum(recipe: Recipe, lots: Sequence[LotBudget], vocabulary: int =
     row = step = 0
     size = parameters(recipe.model, vocabulary or recipe.tokenizer.vocabulary)
     for stage in recipe.stages:
-        place = Place(row, step, stage_training(recipe, stage).batch_rows, recipe.pack.row_length, recipe.seed, size)
+        place = Place(row, step, recipe.training_of(stage).batch_rows, recipe.pack.row_length, recipe.seed, size)
         plans.append(plan_stage(stage, states, place))
         states, row, step = plans[-1].after, row + plans[-1].rows, step + plans[-1].steps
     return plans

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from curate.budget import States, allotments, fresh, replay, unused
 from curate.lots import LotTable, read_lots
 from curate.model_size import parameters
-from curate.plan import Place, StagePlan, plan_stage, stage_training, training_lots
+from curate.plan import Place, StagePlan, plan_stage, training_lots
 from curate.tokenize import Tokenizer, load_tokenizer
 from schemas.errors import PlanError
 from schemas.manifest import Snapshot
@@ -177,7 +177,7 @@ def _uses(ranges: Iterator[Allotment] | Sequence[Allotment]) -> list[tuple[str, 
 
 
 def _place(recipe: Recipe, position: int, standing: Standing, vocabulary: int) -> Place:
-    batch = stage_training(recipe, recipe.stages[position]).batch_rows
+    batch = recipe.training_of(recipe.stages[position]).batch_rows
     size = parameters(recipe.model, vocabulary)
     return Place(standing.next_row, standing.next_step, batch, recipe.pack.row_length, recipe.seed, size)
 
@@ -201,7 +201,7 @@ def _settings(
         bos=tokenizer.bos,
         row_length=recipe.pack.row_length,
         model=recipe.model,
-        training=stage_training(recipe, recipe.stages[position]),
+        training=recipe.training_of(recipe.stages[position]),
         lots=tuple(table.lots[line["lot"]] for line in table.lines if line["lot"] in named),
         holdout=tuple(table.lots[line["lot"]] for line in table.lines if line["split"] == "holdout"),
     )

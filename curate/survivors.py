@@ -42,4 +42,5 @@ def rows_in(root: Path, path: str | None, shard: int) -> NDArray[np.int64]:
     places = pq.read_table(
         root / path, columns=["locator"], filters=[("locator", ">=", first), ("locator", "<", first + (1 << ROW_BITS))], partitioning=None
     )
-    return (places.column("locator").to_numpy() & np.uint64((1 << ROW_BITS) - 1)).astype(np.int64)
+    rows: NDArray[np.int64] = (places.column("locator").to_numpy() & np.uint64((1 << ROW_BITS) - 1)).astype(np.int64)
+    return rows

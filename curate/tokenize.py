@@ -188,7 +188,7 @@ def tokenizer_step(recipe: Recipe, read: Sequence[Entry], verdicts: Sequence[Ent
     task: dict[str, Json] = {"kind": settings.kind}
     if settings.kind == "bpe":
         draw = {"vocabulary": settings.vocabulary, "sample_bytes": settings.sample_bytes, "seed": recipe.seed}
-        inputs = [[entry.key for entry in read], [entry.key for entry in verdicts], draw]
+        inputs = [[entry.content for entry in read], [entry.content for entry in verdicts], draw]
         task |= draw | {"documents": [file_of(e, "documents") for e in read], "verdicts": [file_of(e, "verdicts") for e in verdicts]}
     elif settings.kind == "file":
         path = Path(str(settings.path))
@@ -245,7 +245,7 @@ def tokenize_step(tokenizer: Entry, read: Sequence[Entry], verdicts: Sequence[En
     for shard, (documents, judged) in enumerate(zip(read, verdicts, strict=True)):
         paths = {"documents": file_of(documents, "documents"), "verdicts": file_of(judged, "verdicts")}
         task = {"shard": shard, "tokenizer": file.path, **paths}
-        shards.append(Shard(documents.label, [documents.key, judged.key, shard], task))
+        shards.append(Shard(documents.label, [documents.content, judged.content, shard], task))
     return Step("tokenize", 1, {"tokenizer": file.checksum}, _tokenize), shards
 
 

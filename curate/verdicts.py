@@ -97,7 +97,7 @@ def conservation_step(c: Curation) -> tuple[Step, list[Shard]]:
     for name in c.recipe.sources:
         entries = [entry for entry in c.documents if source_of(entry) == name]
         total = {key: sum(entry.counts.get(key, 0) for entry in entries) for key in ("records", "bytes_in", "sampled_out")}
-        row = {
+        row: dict[str, Any] = {
             "source": name,
             "records_in": total["records"],
             "sampled_out": total["sampled_out"],
@@ -151,7 +151,8 @@ def _counted_out(c: Curation) -> dict[str, dict[str, int]]:
             FROM (VALUES {sources}) s (source)
             """
         ).to_arrow_table()
-    return {row.pop("source"): row for row in found.to_pylist()}
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return {row.pop("source"): row for row in rows}
 
 
 def _conservation(writer: ShardWriter, rows: Json) -> Mapping[str, int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from schemas.errors import nearest
-from schemas.settings import ModelSettings, TrainSettings
+from schemas.settings import ModelSettings, TrainSettings, build
 
 NAME = r"^[a-z][a-z0-9_-]{0,40}$"
 
@@ -313,10 +314,27 @@ class Recipe(Strict):
             self._know(rule.sources or [], f"rules[{position}].sources")
         return self
 
+    def training_of(self, stage: Stage, where: str = "") -> TrainSettings:
+        """A stage's training settings: the recipe's, changed by the stage's own.
+
+        Raises:
+            RecipeError: a change that names no setting or has the wrong type.
+        """
+        merged = merge(asdict(self.training), stage.training)
+        settings: TrainSettings = build(TrainSettings, merged, where or f"stages.{stage.name}.training")
+        return settings
+
     def _know(self, names: Any, where: str) -> None:
         for name in names:
             if name not in self.sources:
                 raise ValueError(f"{where} names an unknown source {name!r}{nearest(name, self.sources)}")
+
+
+def merge(base: Any, over: Any) -> Any:
+    """Mappings merge field by field; anything else is replaced."""
+    if isinstance(base, dict) and isinstance(over, dict):
+        return {**base, **{key: merge(base[key], value) if key in base else value for key, value in over.items()}}
+    return over
 
 
 def parse_bytes(text: str) -> int:

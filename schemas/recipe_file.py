@@ -13,8 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from schemas.errors import RecipeError, nearest
-from schemas.recipe import Recipe
-from schemas.settings import TrainSettings, build
+from schemas.recipe import Recipe, merge
 
 Json = Any
 
@@ -37,15 +36,8 @@ def load_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     except ValidationError as error:
         raise RecipeError(_explain(error, path, lines), fix="see schemas/recipe.schema.json for every field") from error
     for position, stage in enumerate(recipe.stages):
-        stage_training(recipe, position, f"{path}: stages[{position}] ({stage.name}).training")
+        recipe.training_of(stage, f"{path}: stages[{position}] ({stage.name}).training")
     return recipe
-
-
-def stage_training(recipe: Recipe, position: int, where: str = "") -> TrainSettings:
-    """Training settings of a stage: the recipe's, changed by the stage's own."""
-    merged = _merge(dataclasses.asdict(recipe.training), recipe.stages[position].training)
-    settings: TrainSettings = build(TrainSettings, merged, where)
-    return settings
 
 
 def json_schema() -> dict[str, Json]:
@@ -84,7 +76,7 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], dict[s
     if base_name is None:
         return value, lines
     base, base_lines = _merged(path.parent / str(base_name), (*seen, path))
-    return _merge(base, value), {**base_lines, **lines}
+    return merge(base, value), {**base_lines, **lines}
 
 
 def _lines(node: yaml.Node, dotted: str, path: Path, lines: dict[str, tuple[Path, int]]) -> None:
@@ -108,12 +100,6 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
     tokenizer = value.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("path"), str):
         tokenizer["path"] = str(folder / tokenizer["path"])
-
-
-def _merge(base: Json, over: Json) -> Json:
-    if isinstance(base, dict) and isinstance(over, dict):
-        return {**base, **{key: _merge(base[key], item) if key in base else item for key, item in over.items()}}
-    return over
 
 
 def _set(recipe: dict[str, Json], change: str) -> None:

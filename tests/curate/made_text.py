@@ -4,7 +4,26 @@ import json
 import random
 import re
 
-COMMON = "the be to of and that have with this for not are from they which one all there their what".split()
+COMMON = [
+    "the",
+    "be",
+    "to",
+    "of",
+    "and",
+    "that",
+    "have",
+    "with",
+    "this",
+    "for",
+    "not",
+    "are",
+    "from",
+    "they",
+    "which",
+    "one",
+    "all",
+    "what",
+]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 

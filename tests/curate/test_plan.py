@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.budget import LotBudget, LotState, fresh, replay, unused
-from curate.plan import WINDOW, Place, plan_curriculum, plan_stage, stage_training, training_lots
+from curate.plan import WINDOW, Place, plan_curriculum, plan_stage, training_lots
 from schemas.errors import PlanError, RecipeError
 from schemas.recipe import Stage
 from schemas.segments import Allotment, ends
@@ -253,10 +253,10 @@ def test_a_curriculum_goes_on_where_the_last_stage_left_the_sources():
 
 def test_stage_training_changes_the_recipes_settings_field_by_field():
     made = recipe(training={"clip": 0.5, "optimizer": {"lr": 0.1}})
-    changed = stage_training(made, stage(optimizer={"weight_decay": 0.0}, early_stop={"patience": 4}))
+    changed = made.training_of(stage(optimizer={"weight_decay": 0.0}, early_stop={"patience": 4}))
     assert (changed.clip, changed.optimizer.lr, changed.optimizer.weight_decay, changed.early_stop.patience) == (0.5, 0.1, 0.0, 4)
     with pytest.raises(RecipeError, match="did you mean 'batch_rows'"):
-        stage_training(made, stage(batch_row=3))
+        made.training_of(stage(batch_row=3))
 
 
 def test_unused_counts_segments_never_reached():

@@ -25,7 +25,9 @@ def fail_on_seven(writer, task):
 
 
 def write_nothing(writer, task):
-    writer.table("repeats", pa.Table.from_pylist([], schema=pa.schema([("doc_id", pa.binary(16)), ("locator", pa.uint64()), ("bytes", pa.int64())])))
+    writer.table(
+        "repeats", pa.Table.from_pylist([], schema=pa.schema([("doc_id", pa.binary(16)), ("locator", pa.uint64()), ("bytes", pa.int64())]))
+    )
     return {"rows": 0}
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from schemas.errors import RecipeError
-from schemas.recipe_file import json_schema, load_recipe, stage_training
+from schemas.recipe_file import json_schema, load_recipe
 
 BASE = """\
 name: base
@@ -35,7 +35,8 @@ def test_a_recipe_extends_another_and_set_changes_both(tmp_path):
 
 def test_stage_training_changes_the_recipes(tmp_path):
     text = BASE.replace("mixture: {web: 1}}", "training: {early_stop: {patience: 4}, optimizer: {lr: 0.5}}}")
-    settings = stage_training(load_recipe(write(tmp_path, "r.yaml", text)), 0)
+    recipe = load_recipe(write(tmp_path, "r.yaml", text))
+    settings = recipe.training_of(recipe.stages[0])
     assert settings.early_stop is not None and settings.early_stop.patience == 4
     assert (settings.optimizer.lr, settings.batch_rows) == (0.5, 8)
 
