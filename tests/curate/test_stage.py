@@ -164,10 +164,9 @@ def test_an_outcome_that_disagrees_with_the_plan_is_refused(lake):
 def test_lots_that_changed_since_are_refused(lake):
     root, snapshot = lake
     end(root, prepare_stage(root, made(), snapshot, "x", 0), 40, "finished")
-    other = made(pack={"row_length": 64, "rows_per_shard": 40, "bins": 3})
-    changed = build_lots(root, other, judged(root, made_shards(documents=60)), LocalExecutor(1), Silent())
+    changed = build_lots(root, made(), judged(root, made_shards(seed=1, documents=60)), LocalExecutor(1), Silent())
     with pytest.raises(PlanError, match="the lake no longer has it"):
-        prepare_stage(root, other, changed, "x", 1)
+        prepare_stage(root, made(), changed, "x", 1)
 
 
 def test_unusable_names_and_positions_are_refused(lake):
