@@ -18,12 +18,12 @@ class Progress:
         first: step of the stage at which this process starts.
         steps: steps of the stage.
         shown: whether to write at all (rank 0).
-        stream: where to.
+        stream: where to; standard error by default.
     """
 
-    def __init__(self, label: str, first: int, steps: int, *, shown: bool = True, stream: TextIO = sys.stderr) -> None:
-        self.label, self.steps, self.shown, self.stream = label, steps, shown, stream
-        self.live = stream.isatty()
+    def __init__(self, label: str, first: int, steps: int, *, shown: bool = True, stream: TextIO | None = None) -> None:
+        self.label, self.steps, self.shown, self.stream = label, steps, shown, stream or sys.stderr
+        self.live = self.stream.isatty()
         self._began, self._first, self._last = time.monotonic(), first, 0.0
         self._width = 0
 

@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+
 from tests.train.run_tables import losses, table, trainer
 from tests.train.test_resume import TRICKY, After, assert_same_run
 from tests.train.tiny_lake import MODEL, build
-
 from train.compiling import why_not
 from train.interrupt import Interrupted
 
