@@ -23,7 +23,7 @@ from pipelines.parameters import RunParameters, StageParameters, stage_position
 from pipelines.plan_view import plan_markdown
 from pipelines.state import lake_status
 from pipelines.surroundings import surroundings
-from schemas.manifest import Entry, Snapshot
+from schemas.manifest import Entry, Snapshot, read_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Outcome
 from schemas.store import lock
@@ -137,6 +137,7 @@ def curriculum(settings: RunParameters) -> dict[str, str]:
     recipe: Recipe = settings.load()
     with lock(plain.run_folder(settings, recipe) / ".lock", "run"):
         curate(settings)
+        plain.check_plan(settings, recipe, read_snapshot(settings.root))
         ended = {}
         for each in recipe.stages:
             parameters = StageParameters(**settings.model_dump(), stage=each.name)

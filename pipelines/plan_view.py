@@ -40,7 +40,7 @@ def planned(root: Path, recipe: Recipe, run: str) -> dict[str, Json]:
     if not lots:
         raise LakeError("nothing is packed yet", where=str(root), fix="run `gristmill curate RECIPE` first, or name another --lake")
     vocabulary = read_snapshot(root).steps["tokenizer"][0].counts["vocabulary"]
-    whole = forecast(plan_curriculum(recipe, lots), recipe.model, vocabulary)
+    whole = forecast(plan_curriculum(recipe, lots, vocabulary), recipe.model, vocabulary)
     return {"run": run, "forecast": asdict(whole), "committed": committed_plan(root, run)}
 
 

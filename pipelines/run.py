@@ -11,7 +11,8 @@ from pathlib import Path
 from curate.curate import curate
 from curate.curation import Curation
 from curate.engine import LocalExecutor
-from curate.lots import build_lots
+from curate.lots import build_lots, read_lots
+from curate.plan import plan_curriculum, training_lots
 from curate.stage import prepare_stage
 from curate.step import Progress
 from pipelines.parameters import RunParameters, stage_position
@@ -38,7 +39,7 @@ def run_curriculum(parameters: RunParameters, progress: Progress, say: Say) -> l
     """
     recipe = parameters.load()
     with lock(run_folder(parameters, recipe) / ".lock", "run"):
-        curate_lake(parameters, recipe, progress)
+        check_plan(parameters, recipe, curate_lake(parameters, recipe, progress))
         outcomes = []
         for position in range(len(recipe.stages)):
             settings = plan_stage(parameters, recipe, position)
@@ -57,6 +58,16 @@ def curate_lake(parameters: RunParameters, recipe: Recipe, progress: Progress) -
         sweep(parameters.root)
         state = curation(parameters, recipe, progress)
         return pack_lots(state, curate(state))
+
+
+def check_plan(parameters: RunParameters, recipe: Recipe, snapshot: Snapshot) -> None:
+    """Refuse stages that the budgets do not hold, before the first of them is trained.
+
+    Raises:
+        PlanError: says which stage and source, what was asked and what there is.
+    """
+    vocabulary = snapshot.steps["tokenizer"][0].counts["vocabulary"]
+    plan_curriculum(recipe, training_lots(read_lots(parameters.root, snapshot).lines), vocabulary)
 
 
 def sweep(root: Path) -> None:
