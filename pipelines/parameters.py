@@ -95,7 +95,7 @@ def stage_position(recipe: Recipe, name: str) -> int:
 
 
 def _sampled(stage: Stage, share: float, recipe: Recipe) -> Stage:
-    if stage.tokens == "rest":
-        return stage
+    if isinstance(stage.tokens, str):
+        return stage.model_copy(update={"tokens": "rest"})
     least = recipe.training.batch_rows * recipe.pack.row_length
     return stage.model_copy(update={"tokens": min(stage.tokens, max(least, round(stage.tokens * share)))})
