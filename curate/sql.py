@@ -13,10 +13,10 @@ from curate.corpus import ROW_BITS
 
 
 @contextlib.contextmanager
-def connect(memory_bytes: int = 2 << 30, threads: int = 1) -> Iterator[duckdb.DuckDBPyConnection]:
-    """An in-memory database that spills to a temporary folder, which goes with it."""
+def connect(memory_bytes: int = 2 << 30) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An in-memory database of one thread that spills to a temporary folder, which goes with it."""
     with tempfile.TemporaryDirectory(prefix="gristmill-") as spill, duckdb.connect(":memory:") as db:
-        db.execute(f"SET memory_limit = '{memory_bytes // 1_000_000}MB'; SET threads = {threads}; SET temp_directory = '{spill}'")
+        db.execute(f"SET memory_limit = '{memory_bytes // 1_000_000}MB'; SET threads = 1; SET temp_directory = '{spill}'")
         db.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
         yield db
 

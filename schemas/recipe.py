@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -335,16 +334,3 @@ def merge(base: Any, over: Any) -> Any:
     if isinstance(base, dict) and isinstance(over, dict):
         return {**base, **{key: merge(base[key], value) if key in base else value for key, value in over.items()}}
     return over
-
-
-def parse_bytes(text: str) -> int:
-    """Read a size such as 32MB, 1.5GiB or 4096.
-
-    Raises:
-        ValueError: not a size.
-    """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
-    if not match:
-        raise ValueError(f"{text!r} is not a size such as 32MB or 1.5GiB")
-    number, unit, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit or " "))

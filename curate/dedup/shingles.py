@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from curate.dedup.exact import fold_hash, longest, text_buffers
 
-UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
 
