@@ -7,7 +7,6 @@ any DuckDB client opens it from any folder; views of run tables are globs, so th
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from pipelines.macros import MACROS, SUMMARIES
 from schemas.errors import LakeError
 from schemas.manifest import Entry, Snapshot, fingerprint, read_snapshot
 from schemas.segments import ends, read_segments
-from schemas.settings import Outcome, build
+from schemas.settings import read_outcome
 from schemas.store import publish
 from schemas.tables import DOC_ID, TABLES
 
@@ -136,11 +135,13 @@ def _create_runs(db: Connection, root: Path) -> None:
         "CREATE TABLE stages (run VARCHAR, position INTEGER, stage VARCHAR, reason VARCHAR, detail VARCHAR, next_row BIGINT,"
         " next_step BIGINT, first_loss DOUBLE, last_loss DOUBLE, heldout MAP(VARCHAR, DOUBLE), returned_rows BIGINT)"
     )
-    for path in sorted(root.glob("runs/*/*-*/outcome.json")):
-        position, _, stage = path.parent.name.partition("-")
-        end: Outcome = build(Outcome, json.loads(path.read_text(encoding="utf-8")), str(path))
+    for folder in sorted(root.glob("runs/*/*-*")):
+        end = read_outcome(folder)
+        if end is None:
+            continue
+        position, _, stage = folder.name.partition("-")
         returned = sum(stop - start for _, start, stop in end.returned)
-        row = [path.parent.parent.name, int(position), stage, end.reason, end.detail, end.next_row, end.next_step]
+        row = [folder.parent.name, int(position), stage, end.reason, end.detail, end.next_row, end.next_step]
         db.execute(
             "INSERT INTO stages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [*row, end.first_loss, end.last_loss, end.heldout, returned]
         )

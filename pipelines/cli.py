@@ -38,6 +38,7 @@ def build_app() -> App:
         help_epilogue=EXIT_CODES,
         version=_version,
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     for order, (title, names) in enumerate(COMMANDS.items()):
         group = Group(title, sort_key=order)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelines.trainer import read_outcome
 from schemas.errors import GristmillError
 from schemas.manifest import read_snapshot
-from schemas.settings import StageSettings, read_stage
+from schemas.settings import StageSettings, read_outcome, read_stage
 
 
 def only_run(root: Path) -> str:

@@ -13,14 +13,14 @@ from curate.curation import Curation
 from curate.engine import LocalExecutor
 from curate.lots import build_lots, read_lots
 from curate.plan import plan_curriculum, training_lots
-from curate.stage import prepare_stage
+from curate.stage import prepare_stage, stage_folder
 from curate.step import Progress
 from pipelines.parameters import RunParameters, stage_position
-from pipelines.trainer import read_outcome, run_trainer
+from pipelines.trainer import run_trainer
 from schemas.errors import PlanError
 from schemas.manifest import Snapshot, read_snapshot
 from schemas.recipe import Recipe
-from schemas.settings import Outcome, StageSettings, read_stage
+from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
 from schemas.store import lock, publish_json, remove_temporary
 
 Say = Callable[[str], None]
@@ -96,8 +96,7 @@ def plan_stage(parameters: RunParameters, recipe: Recipe, position: int) -> Stag
     """
     name, stage = parameters.run_name(recipe), recipe.stages[position].name
     for before in range(position):
-        earlier = run_folder(parameters, recipe) / f"{before}-{recipe.stages[before].name}"
-        if read_outcome(earlier) is None:
+        if read_outcome(parameters.root / stage_folder(name, recipe, before)) is None:
             fix = f"train it first: gristmill train {parameters.recipe} {recipe.stages[before].name}"
             raise PlanError(
                 f"stage {recipe.stages[before].name!r} before it has not ended", where=f"stage {stage!r} of run {name!r}", fix=fix
@@ -121,4 +120,4 @@ def prepared_stage(parameters: RunParameters, recipe: Recipe, stage: str) -> Sta
         RecipeError: the recipe has no such stage, or it has not been planned.
     """
     position = stage_position(recipe, stage)
-    return read_stage(run_folder(parameters, recipe) / f"{position}-{stage}" / "stage.json")
+    return read_stage(parameters.root / stage_folder(parameters.run_name(recipe), recipe, position) / "stage.json")

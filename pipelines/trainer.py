@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from schemas.errors import GristmillError
-from schemas.settings import Outcome, StageSettings, build
+from schemas.settings import Outcome, StageSettings, read_outcome
 
 DONE, USER_ERROR, SAVED = 0, 2, 75
 """Exit codes of the trainer: stage ended, a mistake of the user's, interrupted with its state saved."""
@@ -100,15 +99,6 @@ def environment() -> dict[str, str]:
     home = str(Path(spec.origin).parent.parent)
     paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
-
-
-def read_outcome(folder: Path) -> Outcome | None:
-    """How the stage in a folder ended; None while it has not."""
-    path = folder / "outcome.json"
-    if not path.is_file():
-        return None
-    outcome: Outcome = build(Outcome, json.loads(path.read_text(encoding="utf-8")), str(path))
-    return outcome
 
 
 def live_trainer(folder: Path) -> int | None:

@@ -1,0 +1,83 @@
+"""The command line as users meet it: exit codes, messages, start-up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.cli import run_command
+from schemas.recipe_file import json_schema, load_recipe
+from tests.pipelines.fixture_lake import doc
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def gristmill(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "pipelines.cli", *arguments], cwd=ROOT, capture_output=True, text=True, **options)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["wyh"], 'Did you mean "why"'),
+        (["status", "--laek", "x"], "Did you mean --lake"),
+        (["run", "none.yaml"], "no such recipe"),
+        (["run", str(ROOT / "recipes/python.yaml"), "--workers", "-1"], "--workers"),
+        (["run", str(ROOT / "recipes/python.yaml"), "--sample", "0%"], "--sample"),
+        (["run", str(ROOT / "recipes/python.yaml"), "--set", "seeed=1", "--no-prefect"], "did you mean 'seed'?"),
+        (["status", "--lake", "/nowhere"], "no such lake"),
+        (["stage", str(ROOT / "recipes/python.yaml"), "cod"], "did you mean 'code'?"),
+    ],
+)
+def test_user_errors_are_said_without_a_traceback_and_end_with_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert run_command(arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said and "Traceback" not in said
+
+
+def test_reports_come_as_json(lake: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["status"], ["why", doc(0).hex()], ["sql", "FROM funnel()"]):
+        assert run_command([*arguments, "--lake", str(lake), "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)
+
+
+def test_help_names_every_command_and_the_exit_codes() -> None:
+    shown = gristmill("--help").stdout
+    for word in ("run", "why", "sql", "export", "init", "Exit codes", "130"):
+        assert word in shown
+
+
+def test_help_and_questions_import_no_heavy_package(lake: Path) -> None:
+    """What keeps the start under a second: none of these is imported."""
+    heavy = "{'torch', 'prefect', 'numba', 'datasets', 'tokenizers'}"
+    at = ["--lake", str(lake)]
+    for arguments in (["--help"], ["sql", "SELECT 1", *at], ["why", "user-0", *at], ["status", *at]):
+        code = f"import sys; from pipelines.cli import run_command; run_command({arguments!r}); print({heavy} & set(sys.modules))"
+        assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.endswith("set()\n")
+
+
+def test_a_closed_pipe_is_no_error(lake: Path) -> None:
+    command = f"{sys.executable} -m pipelines.cli sql 'SELECT * FROM range(1000000)' --format csv --lake {lake} | head -n 1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("range\n", "", 0)
+
+
+def test_the_published_schema_of_recipes_is_current(tmp_path: Path) -> None:
+    assert run_command(["schema", str(tmp_path / "schema.json")]) == 0
+    assert json.loads((tmp_path / "schema.json").read_text()) == json_schema()
+    assert (ROOT / "schemas/recipe.schema.json").read_text() == (tmp_path / "schema.json").read_text(), "run: gristmill schema"
+
+
+def test_init_writes_a_project_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["init", str(tmp_path / "p")]) == 0
+    assert load_recipe(tmp_path / "p/recipe.yaml").stages[0].name == "code"
+    ours = (ROOT / "prefect.yaml").read_text().replace("recipes/python.yaml", "recipe.yaml")
+    assert (tmp_path / "p/prefect.yaml").read_text() == ours
+    assert run_command(["init", str(tmp_path / "p")]) == 2
+    assert "exists already" in capsys.readouterr().err
