@@ -41,10 +41,9 @@ def test_user_errors_are_said_without_a_traceback_and_end_with_2(
     assert words in said and "Traceback" not in said
 
 
-def test_reports_come_as_json(lake: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_reports_come_as_json(lake: Path) -> None:
     for arguments in (["status"], ["why", doc(0).hex()], ["sql", "FROM funnel()"]):
-        assert run_command([*arguments, "--lake", str(lake), "--json"]) == 0
-        assert json.loads(capfd.readouterr().out)
+        assert json.loads(gristmill(*arguments, "--lake", str(lake), "--json").stdout)
 
 
 def test_help_names_every_command_and_the_exit_codes() -> None:
