@@ -8,7 +8,6 @@ segments is only appended to. What was planned is never planned anew: a recipe t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +26,7 @@ from schemas.errors import PlanError
 from schemas.manifest import Snapshot
 from schemas.recipe import NAME, Recipe
 from schemas.segments import Allotment, Segment, read_segments, segments_hash, write_segments
-from schemas.settings import Outcome, StageSettings, build, read_stage
+from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
 from schemas.store import publish, publish_json
 from schemas.tables import PLANS
 
@@ -119,27 +118,16 @@ def stand(root: Path, recipe: Recipe, table: LotTable, run: str, position: int) 
     past: list[Segment] = []
     next_row = next_step = 0
     for earlier in range(position):
-        mine = [segment for segment in segments if segment.stage == recipe.stages[earlier].name]
-        outcome = read_outcome(root, recipe, run, earlier)
-        _same_return(outcome, mine, f"{stage_folder(run, recipe, earlier)}/outcome.json")
+        name, folder = recipe.stages[earlier].name, stage_folder(run, recipe, earlier)
+        mine = [segment for segment in segments if segment.stage == name]
+        outcome = read_outcome(root / folder)
+        if outcome is None:
+            raise PlanError(f"stage {name!r} has not ended yet", where=f"run {run!r}", fix="train it first: stages follow one another")
+        _same_return(outcome, mine, f"{folder}/outcome.json")
         states = replay(states, mine, outcome.next_row)
         past += mine
         next_row, next_step = outcome.next_row, outcome.next_step
     return Standing(tuple(past), states, next_row, next_step)
-
-
-def read_outcome(root: Path, recipe: Recipe, run: str, position: int) -> Outcome:
-    """How a stage ended.
-
-    Raises:
-        PlanError: it has not ended yet.
-    """
-    path = root / stage_folder(run, recipe, position) / "outcome.json"
-    if not path.is_file():
-        name = recipe.stages[position].name
-        raise PlanError(f"stage {name!r} has not ended yet", where=f"run {run!r}", fix="train it first: stages follow one another")
-    outcome: Outcome = build(Outcome, json.loads(path.read_text(encoding="utf-8")), str(path))
-    return outcome
 
 
 def _same_curriculum(segments: Sequence[Segment], recipe: Recipe, run: str) -> None:

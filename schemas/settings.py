@@ -313,3 +313,12 @@ def read_stage(path: Path) -> StageSettings:
         raise RecipeError(f"not JSON: {error}", where=str(path)) from error
     stage: StageSettings = build(StageSettings, value)
     return stage
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    """Read how the stage in a folder ended; None while it has not."""
+    path = folder / "outcome.json"
+    if not path.is_file():
+        return None
+    outcome: Outcome = build(Outcome, json.loads(path.read_text(encoding="utf-8")), str(path))
+    return outcome

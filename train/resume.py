@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from schemas.errors import LakeError
+from schemas.settings import read_outcome
 from train.checkpoint import Checkpoint, load
 from train.stage import Stage
 
@@ -76,14 +77,14 @@ def earlier_checkpoint(stage: Stage) -> Checkpoint | None:
     folder = stage.settings.init_from
     if folder is None:
         return None
-    path = stage.root / folder / "outcome.json"
-    if not path.is_file():
+    path = stage.root / folder
+    outcome = read_outcome(path)
+    if outcome is None:
         raise LakeError("the earlier stage has not ended", where=str(path), fix=f"train it first: python -m train {stage.root} {folder}")
-    outcome = json.loads(path.read_text(encoding="utf-8"))
-    checkpoint = load(stage.root, outcome["checkpoint"])
-    if (outcome["next_step"], outcome["next_row"]) != (stage.first_step, stage.segments[0].first_row):
+    checkpoint = load(stage.root, outcome.checkpoint)
+    if (outcome.next_step, outcome.next_row) != (stage.first_step, stage.segments[0].first_row):
         raise LakeError(
-            f"the earlier stage ended before step {outcome['next_step']}, row {outcome['next_row']}; this one begins at step "
+            f"the earlier stage ended before step {outcome.next_step}, row {outcome.next_row}; this one begins at step "
             f"{stage.first_step}, row {stage.segments[0].first_row}",
             where=str(path),
             fix="plan this stage again, now that the earlier one has ended",
