@@ -16,6 +16,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from curate.sql import literal, located
 from pipelines.macros import MACROS, SUMMARIES
 from schemas.errors import LakeError
 from schemas.manifest import Entry, Snapshot, fingerprint, read_snapshot
@@ -157,16 +158,10 @@ def _create_runs(db: Connection, root: Path) -> None:
 
 
 def _documents(root: Path, entries: Sequence[Entry]) -> str:
-    shards = [(number, str(root / entry.files["documents"].path)) for number, entry in enumerate(entries) if "documents" in entry.files]
+    shards = [(number, entry.files["documents"].path) for number, entry in enumerate(entries) if "documents" in entry.files]
     if not shards:
         return f"SELECT *, NULL::UBIGINT AS locator FROM ({_select('documents', [])})"
-    places = ", ".join(f"({number}, {literal(path)})" for number, path in shards)
-    files = ", ".join(literal(path) for _, path in shards)
-    return (
-        f"SELECT {_columns('documents')}, (shard::UBIGINT << 32 | file_row_number::UBIGINT) AS locator"
-        f" FROM read_parquet([{files}], filename = true, file_row_number = true, hive_partitioning = false)"
-        f" JOIN (VALUES {places}) AS shards (shard, filename) USING (filename)"
-    )
+    return located(root, shards, [_columns("documents")])
 
 
 def _select(table: str, files: Sequence[str]) -> str:
@@ -233,8 +228,3 @@ def ask(db: Connection, query: str, *values: object) -> list[dict[str, Any]]:
     cursor = db.execute(query, list(values))
     names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def literal(text: str) -> str:
-    """An SQL string literal."""
-    return "'" + text.replace("'", "''") + "'"

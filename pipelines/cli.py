@@ -19,9 +19,9 @@ EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (wi
 
 COMMANDS = {
     "Run": ("run", "curate", "stage", "train", "generate"),
-    "Ask": ("plan", "status", "why", "sql"),
-    "Take away": ("export",),
-    "Set up": ("init", "schema"),
+    "Ask": ("plan", "status", "stats", "why", "sql", "diff"),
+    "Keep": ("snapshot", "export"),
+    "Set up": ("init", "schema", "doctor"),
 }
 """Command names by the group that help shows them in; each is a function of ``pipelines.commands``."""
 

@@ -206,6 +206,61 @@ def init(folder: Annotated[Path, Parameter(help="The project's folder.")] = Path
         print(path)
 
 
+def stats(*, lake: Lake = LAKE, json: Json = False) -> None:
+    """Show what the text is like by source: sizes, drop reasons, duplicate share."""
+    from pipelines.stats import lake_stats, print_stats
+
+    _show(lake_stats(lake.absolute()), json, print_stats)
+
+
+def diff(
+    a: Annotated[str, Parameter(help="LAKE, LAKE@SNAPSHOT, or @SNAPSHOT of the lake at hand.")],
+    b: Annotated[str, Parameter(help="The other; the lake's current snapshot when left out.")] = "@current",
+    /,
+    *,
+    lake: Lake = LAKE,
+    json: Json = False,
+) -> None:
+    """Compare the verdicts of two snapshots: what changed, by source, reason and document."""
+    from pipelines.diff import diff, place_of, print_diff
+
+    _show(diff(place_of(a, lake), place_of(b, lake)), json, print_diff)
+
+
+def snapshot(
+    *,
+    keep: Annotated[str | None, Parameter(help="Give the current snapshot this name.")] = None,
+    use: Annotated[str | None, Parameter(help="Make this snapshot the current one, after checking its files.")] = None,
+    lake: Lake = LAKE,
+    json: Json = False,
+) -> None:
+    """List the lake's snapshots, name the current one, or go back to an earlier one."""
+    from pipelines.snapshots import keep_snapshot, list_snapshots, print_snapshots, use_snapshot
+
+    root = lake.absolute()
+    if keep is not None:
+        keep_snapshot(root, keep)
+    if use is not None:
+        use_snapshot(root, use)
+    _show(list_snapshots(root), json, print_snapshots)
+
+
+def doctor(
+    *,
+    deep: Annotated[bool, Parameter(negative=(), help="Read every file of the snapshot and compare checksums.")] = False,
+    lake: Lake = LAKE,
+    json: Json = False,
+) -> None:
+    """Check environment, GPU, disk, locks, unfinished stages and the lake's files; exit code 2 when something is wrong."""
+    from pipelines.doctor import BAD, examine, print_findings
+    from schemas.errors import GristmillError
+
+    found = examine(lake.absolute(), deep)
+    _show(found, json, print_findings)
+    if wrong := [line["what"] for line in found if line["state"] == BAD]:
+        raise GristmillError(f"something is wrong with: {', '.join(wrong)}", where="doctor")
+
+
 def schema(path: Annotated[Path, Parameter(help="File to write.")] = Path("schemas/recipe.schema.json"), /) -> None:
     """Write the JSON Schema of recipes, for editors."""
     import json

@@ -22,7 +22,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import zstandard
 
-from curate.corpus import column_array
+from curate.corpus import column_array, rows_of
 from curate.lots import LotTable, read_lots
 from pipelines.card import dataset_card
 from schemas.errors import GristmillError
@@ -127,7 +127,7 @@ def texts(root: Path, snapshot: Snapshot, state: State) -> Iterator[tuple[int, p
             continue
         verdicts = pq.read_table(root / judged.files["verdicts"].path, columns=["locator", "state"], partitioning=None)
         chosen = verdicts.filter(pc.equal(verdicts.column("state"), state)).column("locator")
-        rows = pc.bit_wise_and(chosen, pa.scalar((1 << 32) - 1, pa.uint64()))
+        rows = pa.array(rows_of(chosen.to_numpy()))
         documents = pq.read_table(root / read.files["documents"].path, partitioning=None).take(rows)
         if documents.num_rows:
             ids = pa.array([value.hex() for value in documents.column("doc_id").to_pylist()], pa.string())

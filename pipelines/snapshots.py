@@ -1,0 +1,70 @@
+"""Names, lists and brings back snapshots of a lake. Data files are never changed in place, so a snapshot is only a list of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pipelines.tables import table
+from schemas.errors import LakeError
+from schemas.manifest import read_snapshot, write_snapshot
+from schemas.recipe import NAME
+from schemas.store import lock, verify
+
+Json = Any
+CURRENT = "current"
+
+
+def list_snapshots(root: Path) -> list[dict[str, Json]]:
+    """Name, id, documents files and rows of every snapshot, the current one first.
+
+    Raises:
+        LakeError: there is no lake.
+    """
+    if not root.is_dir():
+        raise LakeError("no such lake", where=str(root), fix="make one with `gristmill run RECIPE`, or name another with --lake")
+    names = sorted((path.stem for path in root.glob("snapshots/*.json")), key=lambda name: (name != CURRENT, name))
+    found = [(name, read_snapshot(root, name)) for name in names]
+    return [
+        {"name": name, "id": each.id, "documents": sum(file.rows for file in each.files("documents")), "packed": "lots" in each.steps}
+        for name, each in found
+    ]
+
+
+def keep_snapshot(root: Path, name: str) -> None:
+    """Give the current snapshot a name of its own.
+
+    Raises:
+        LakeError: a bad or taken name, or nothing is curated.
+    """
+    if not re.fullmatch(NAME, name) or name == CURRENT:
+        raise LakeError(f"{name!r} is no snapshot name", where="snapshot", fix="small letters, digits, _ and -, a letter first")
+    with lock(root / ".lock", "snapshot"):
+        if (root / f"snapshots/{name}.json").exists():
+            raise LakeError(f"there is a snapshot {name!r} already", where=str(root), fix="choose another name")
+        write_snapshot(root, read_snapshot(root), name)
+
+
+def use_snapshot(root: Path, name: str) -> None:
+    """Make a named snapshot the current one, after checking that all its files are there and whole.
+
+    Raises:
+        LakeError: there is no such snapshot, or a file of it is missing or damaged.
+    """
+    with lock(root / ".lock", "snapshot"):
+        snapshot = read_snapshot(root, name)
+        for entries in snapshot.steps.values():
+            for file in (file for entry in entries for file in entry.files.values()):
+                verify(root, file)
+        write_snapshot(root, snapshot)
+
+
+def print_snapshots(found: list[dict[str, Json]], console: Console) -> None:
+    """Print snapshots for people."""
+    shown = table("Snapshots", ("name", "id"), ("documents",), ("packed",))
+    for each in found:
+        shown.add_row(each["name"], each["id"], f"{each['documents']:,}", "yes" if each["packed"] else "no")
+    console.print(shown)

@@ -1,0 +1,78 @@
+"""What a lake's text is like, by source: how much, how long, what was dropped and why, how much was duplicate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pipelines.catalog import ask, open_catalog
+from pipelines.tables import table
+
+Json = Any
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+_SOURCES = """
+SELECT source, count(*) AS documents, sum(bytes)::BIGINT AS bytes, count(*) FILTER (state = 'kept') AS kept,
+    count(*) FILTER (reason IN ('exact_duplicate', 'near_duplicate')) / count(*) AS duplicate_share,
+    quantile_disc(bytes, .05) AS bytes_p5, quantile_disc(bytes, .5) AS bytes_median, quantile_disc(bytes, .95) AS bytes_p95,
+    max(bytes) AS bytes_max
+FROM verdicts GROUP BY source ORDER BY source
+"""
+
+_REASONS = """
+SELECT source, reason, count(*) AS documents, sum(bytes)::BIGINT AS bytes FROM verdicts WHERE reason IS NOT NULL
+GROUP BY ALL ORDER BY source, documents DESC, reason
+"""
+
+# Every failing rule counts here, not only the first: what each rule would drop by itself.
+_RULES = """
+SELECT source, failure.rule AS rule, count(*) AS documents FROM (SELECT source, unnest(failures) AS failure FROM verdicts)
+GROUP BY ALL ORDER BY source, documents DESC, rule
+"""
+
+_LENGTHS = """
+SELECT source, floor(log2(greatest(bytes, 1)))::INT AS power, count(*) AS documents, count(*) FILTER (state = 'kept') AS kept
+FROM verdicts GROUP BY ALL ORDER BY source, power
+"""
+
+
+def lake_stats(root: Path) -> dict[str, list[dict[str, Json]]]:
+    """Statistics of the current snapshot; quantiles are exact.
+
+    Raises:
+        LakeError: there is no lake.
+    """
+    with open_catalog(root) as db:
+        queries = {"sources": _SOURCES, "reasons": _REASONS, "rules": _RULES, "lengths": _LENGTHS}
+        return {name: ask(db, query) for name, query in queries.items()}
+
+
+def print_stats(stats: dict[str, list[dict[str, Json]]], console: Console) -> None:
+    """Print statistics for people."""
+    numbers = ("documents", "MB", "kept", "duplicates", "bytes p5", "median", "p95", "longest")
+    shown = table("Sources", ("source",), numbers, ("lengths (each block twice as long)",))
+    for source in stats["sources"]:
+        lengths = [line for line in stats["lengths"] if line["source"] == source["source"]]
+        quantiles = [f"{source[name]:,}" for name in ("bytes_p5", "bytes_median", "bytes_p95", "bytes_max")]
+        counts = (f"{source['documents']:,}", f"{source['bytes'] / 1e6:,.2f}", f"{source['kept']:,}", f"{source['duplicate_share']:.1%}")
+        shown.add_row(source["source"], *counts, *quantiles, histogram({line["power"]: line["documents"] for line in lengths}))
+    console.print(shown)
+    reasons = table("Dropped, by first reason", ("source", "reason"), ("documents", "MB"))
+    for line in stats["reasons"]:
+        reasons.add_row(line["source"], line["reason"], f"{line['documents']:,}", f"{line['bytes'] / 1e6:,.2f}")
+    console.print(reasons)
+    rules = table("Failing each rule, whatever else fails", ("source", "rule"), ("documents",))
+    for line in stats["rules"]:
+        rules.add_row(line["source"], line["rule"], f"{line['documents']:,}")
+    console.print(rules)
+
+
+def histogram(counts: dict[int, int]) -> str:
+    """A block for each whole number from the least key to the greatest, its height the count over the largest."""
+    if not counts:
+        return ""
+    top = max(counts.values())
+    bars = [counts.get(key, 0) for key in range(min(counts), max(counts) + 1)]
+    return f"{2 ** min(counts):,} B " + "".join(BLOCKS[-(-count * (len(BLOCKS) - 1) // top)] if count else " " for count in bars)

@@ -1,0 +1,111 @@
+"""Statistics, comparisons, snapshots and the doctor on a small lake."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipelines.cli import run_command
+from pipelines.diff import diff, place_of, print_diff
+from pipelines.doctor import examine
+from pipelines.snapshots import keep_snapshot, list_snapshots, use_snapshot
+from pipelines.stats import histogram, lake_stats, print_stats
+from schemas.errors import LakeError
+from schemas.manifest import Snapshot, read_snapshot, write_snapshot
+from schemas.store import lock
+from tests.pipelines.fixture_lake import TEXTS, doc, locator, put
+
+
+def judge_otherwise(lake: Path) -> None:
+    """A newer snapshot: document 1 is kept, document 4 is gone."""
+    rows = [
+        {"doc_id": doc(n), "source": "web", "locator": locator(n), "state": "kept", "failures": [], "bytes": len(TEXTS[n])}
+        for n in range(4)
+    ]
+    rows[2] |= {"state": "dropped", "reason": "near_duplicate"}
+    old = read_snapshot(lake)
+    write_snapshot(lake, Snapshot("other", {**old.steps, "verdicts": [put(lake, "verdicts", {"verdicts": rows}, "new")]}))
+
+
+def test_stats_count_by_source_with_exact_quantiles(lake: Path) -> None:
+    stats = lake_stats(lake)
+    source = stats["sources"][0]
+    assert (source["documents"], source["kept"], source["duplicate_share"]) == (5, 2, 0.2)
+    assert source["bytes_median"] == sorted(map(len, TEXTS))[2]
+    assert {line["reason"]: line["documents"] for line in stats["reasons"]} == {"too_dull": 1, "near_duplicate": 1}
+    assert stats["rules"] == [{"source": "web", "rule": "too_dull", "documents": 1}]
+    assert sum(line["documents"] for line in stats["lengths"]) == 5
+    out = io.StringIO()
+    print_stats(stats, Console(file=out, width=160))
+    assert "too_dull" in out.getvalue()
+
+
+def test_a_histogram_has_a_block_for_each_doubling() -> None:
+    assert histogram({3: 4, 5: 8}) == "8 B ▅ █"
+
+
+def test_diff_names_what_changed_and_only_that(lake: Path) -> None:
+    keep_snapshot(lake, "before")
+    judge_otherwise(lake)
+    found = diff(place_of("@before", lake), place_of("@current", lake))
+    changed = {(line["before"], line["after"]): line["documents"] for line in found["changes"]}
+    assert changed == {("too_dull", "kept"): 1, ("held_out", "absent"): 1}
+    assert {line["doc_id"] for line in found["documents"]} == {doc(1).hex(), doc(4).hex()}
+    out = io.StringIO()
+    print_diff(found, Console(file=out, width=160))
+    assert doc(4).hex() in out.getvalue()
+
+
+def test_diff_of_two_lakes(lake: Path) -> None:
+    other = lake.parent / "other"
+    shutil.copytree(lake, other)
+    assert diff(place_of(str(lake), lake), place_of(str(other), lake))["changes"] == []
+    judge_otherwise(other)
+    assert len(diff(place_of(str(lake), lake), place_of(str(other), lake))["changes"]) == 2
+
+
+def test_an_earlier_snapshot_is_brought_back_only_when_it_is_whole(lake: Path) -> None:
+    keep_snapshot(lake, "before")
+    judge_otherwise(lake)
+    assert [each["name"] for each in list_snapshots(lake)] == ["current", "before"]
+    assert list_snapshots(lake)[0]["id"] != list_snapshots(lake)[1]["id"]
+    use_snapshot(lake, "before")
+    assert list_snapshots(lake)[0]["id"] == list_snapshots(lake)[1]["id"]
+    next(lake.glob("documents/*")).write_bytes(b"")
+    with pytest.raises(LakeError, match="changed or cut short"):
+        use_snapshot(lake, "before")
+
+
+@pytest.mark.parametrize("name", ["before", "current", "../x", "A"])
+def test_a_taken_or_bad_snapshot_name_is_refused(lake: Path, name: str) -> None:
+    keep_snapshot(lake, "before")
+    with pytest.raises(LakeError):
+        keep_snapshot(lake, name)
+
+
+def findings(lake: Path, deep: bool = False) -> dict[str, tuple[str, str]]:
+    return {line["what"]: (line["state"], line["detail"]) for line in examine(lake, deep)}
+
+
+def test_the_doctor_finds_cut_and_changed_files(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert findings(lake, deep=True)["files"][0] == "ok"
+    victim = next(lake.glob("verdicts/*"))
+    content = victim.read_bytes()
+    victim.write_bytes(content[:-1] + b"\x00")
+    assert findings(lake)["files"][0] == "ok" and findings(lake, deep=True)["files"][0] == "wrong"
+    victim.write_bytes(content[:-1])
+    assert findings(lake)["files"][0] == "wrong" and victim.name in findings(lake)["files"][1]
+    assert run_command(["doctor", "--lake", str(lake), "--json"]) == 2
+    assert any(line["what"] == "files" for line in json.loads(capsys.readouterr().out))
+
+
+def test_the_doctor_sees_a_held_lock_and_leftovers(lake: Path) -> None:
+    (lake / "documents/.tmp-0-x").write_text("")
+    assert findings(lake)["leftovers"][0] == "note" and findings(lake)["lake lock"][0] == "ok"
+    with lock(lake / ".lock", "test"):
+        assert "process" in findings(lake)["lake lock"][1]
