@@ -75,16 +75,24 @@ class ScheduleSettings:
     """Learning rate over a stage's steps.
 
     Attributes:
-        name: cosine, linear or constant, after a linear warm-up.
+        name: cosine, linear, constant, step, inverse_sqrt or wsd (constant, then a cool-down), after a linear warm-up.
         warmup_steps: steps of warm-up from 0.
-        min_ratio: final learning rate over its peak.
+        min_ratio: least learning rate after the warm-up, over its peak; cosine, linear and wsd end at it.
+        decay_every: of ``step``: steps between falls.
+        decay_factor: of ``step``: what each fall multiplies the learning rate by.
+        cooldown: of ``wsd``: steps of the cool-down at the stage's end; below 1, its share of the stage's steps.
+        cooldown_shape: of ``wsd``: linear, cosine or one_minus_sqrt.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
 
-    name: Literal["cosine", "linear", "constant"] = "cosine"
+    name: Literal["cosine", "linear", "constant", "step", "inverse_sqrt", "wsd"] = "cosine"
     warmup_steps: int = 20
     min_ratio: float = 0.1
+    decay_every: int = 100
+    decay_factor: float = 0.5
+    cooldown: float = 0.2
+    cooldown_shape: Literal["linear", "cosine", "one_minus_sqrt"] = "linear"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from schemas.segments import Allotment, ends, leftover, read_segments, segments_
 from schemas.settings import StageSettings, read_stage
 from train.data import Batch, RowReader, StepRows
 from train.order import Ints, Order, Rows, step_rows
+from train.schedule import check_schedule
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,10 @@ def _check_training(settings: StageSettings) -> None:
         ("keep_last", training.keep_last, 1),
         ("log_every", training.log_every, 1),
         ("threads", training.threads, 0),
-        ("schedule.warmup_steps", training.schedule.warmup_steps, 0),
     ):
         if value < least:
             raise RecipeError(f"{value} is below {least}", where=f"training.{field}")
+    check_schedule(training.schedule)
     stop, sources = training.early_stop, {lot.source for lot in settings.holdout}
     names = {"heldout", *(f"heldout/{source}" for source in sources)}
     if stop is not None and (not sources or stop.monitor not in names):
