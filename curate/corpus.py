@@ -19,6 +19,16 @@ def locators(shard: int, rows: int) -> NDArray[np.uint64]:
     return (np.uint64(shard) << np.uint64(ROW_BITS)) | np.arange(rows, dtype=np.uint64)
 
 
+def shards_of(places: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Documents shard of each locator."""
+    return (places >> np.uint64(ROW_BITS)).astype(np.int64)
+
+
+def rows_of(places: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Row of each locator in its documents shard."""
+    return (places & np.uint64((1 << ROW_BITS) - 1)).astype(np.int64)
+
+
 def column_array(table: pa.Table, name: str) -> pa.Array:
     """A column as one array (``combine_chunks`` of large strings is cheap; ``take`` on chunks is not)."""
     chunked = table.column(name).combine_chunks()
@@ -44,8 +54,7 @@ class Corpus:
     def fetch(self, places: NDArray[np.uint64]) -> pa.LargeStringArray:
         """Texts of the documents at the locators, in their order; reads each shard once."""
         order = np.argsort(places, kind="stable")
-        shards = (places[order] >> np.uint64(ROW_BITS)).astype(np.int64)
-        rows = (places[order] & np.uint64((1 << ROW_BITS) - 1)).astype(np.int64)
+        shards, rows = shards_of(places[order]), rows_of(places[order])
         pieces: list[pa.Array] = []
         for shard in np.unique(shards):
             table = self.table(int(shard), ["text"])

@@ -20,7 +20,7 @@ from curate.dedup.near import NEAR_VERSION, NearDuplicates, find_near_duplicates
 from curate.dedup.signature_files import SignatureSpill, from_table, to_table
 from curate.dedup.sketch import SIGNATURE_VERSION, Signatures, SketchSettings, sign
 from curate.rules import validate_expression
-from curate.sql import connect, scan
+from curate.sql import connect, present, scan
 from curate.step import Shard, ShardWriter, Step
 from curate.survivors import passing_rows
 from schemas.recipe import Dedup, NearDedup
@@ -74,13 +74,8 @@ def _sign(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     table = table.append_column("locator", pa.array(locators(task["passing"][0], len(texts))[rows]))
     for half in (0, 1):
         table = table.append_column(f"hash_{half}", pa.array(np.ascontiguousarray(content[:, half])))
-    writer.publish("signatures", "arrow", lambda path: _write_arrow(path, table), len(rows))
+    writer.arrow("signatures", table)
     return {"documents": len(rows)}
-
-
-def _write_arrow(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
 
 
 def check_preference(dedup: Dedup) -> None:
@@ -175,11 +170,9 @@ def _first_of_equal(high: NDArray[np.uint64], low: NDArray[np.uint64], rank: NDA
 def _preference(root: Path, task: Json, place: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Rank of each document in the declared order of preference, 0 the most preferred; a total order."""
     prefer = "".join(f"({expression}) DESC NULLS LAST, " for expression in task["dedup"]["prefer"])
-    documents = [(shard, path) for shard, path in enumerate(task["documents"]) if path is not None]
-    signals = [(shard, path) for shard, path in enumerate(task["signals"]) if path is not None]
     with connect(task["memory_bytes"]) as db:
-        scan(db, "documents", root, documents, [name for name in DOCUMENTS.names if name not in ("text", "meta")])
-        scan(db, "signals", root, signals, SIGNALS.names)
+        scan(db, "documents", root, present(task["documents"]), [name for name in DOCUMENTS.names if name not in ("text", "meta")])
+        scan(db, "signals", root, present(task["signals"]), SIGNALS.names)
         db.register("passing", pa.table({"locator": place, "position": np.arange(len(place))}))
         ranks = db.sql(
             f"""
@@ -202,7 +195,6 @@ def _write_clusters(
     similarity: NDArray[np.float64],
     exact: NDArray[np.bool_],
 ) -> None:
-    documents: Sequence[tuple[int, str]] = [(shard, path) for shard, path in enumerate(task["documents"]) if path is not None]
     pairs = pa.table(
         {
             "locator": place[duplicates],
@@ -212,7 +204,7 @@ def _write_clusters(
         }
     )
     with connect(task["memory_bytes"]) as db:
-        scan(db, "documents", writer.root, documents, ["doc_id", "source"])
+        scan(db, "documents", writer.root, present(task["documents"]), ["doc_id", "source"])
         db.register("pairs", pairs)
         clusters = db.sql(
             """

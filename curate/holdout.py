@@ -180,8 +180,8 @@ def _grow(writer: ShardWriter, task: Json) -> Mapping[str, int]:
 
 
 def _identity(corpus: Corpus, place: int) -> tuple[bytes, str]:
-    table = corpus.table(place >> ROW_BITS, ["doc_id", "source"])
+    shard, row = divmod(place, 1 << ROW_BITS)
+    table = corpus.table(shard, ["doc_id", "source"])
     if table is None:
         raise ValueError(f"locator {place} is in an empty documents shard")
-    row = place & ((1 << ROW_BITS) - 1)
     return table.column("doc_id")[row].as_py(), table.column("source")[row].as_py()

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.corpus import ROW_BITS, column_array, id_hashes
+from curate.corpus import column_array, id_hashes, rows_of, shards_of
 from curate.curation import source_of
 from curate.pack import Packing, pack
 from curate.rules.expression import sandbox, validate_expression
@@ -30,8 +30,6 @@ from schemas.store import publish_json
 
 REPEAT_DRAW = 0x52455045
 """Added to the seed, so that the draw of fractional repeats is independent of the other draws by doc_id."""
-
-ROW_MASK = np.uint64((1 << ROW_BITS) - 1)
 
 
 def layout_step(recipe: Recipe, tokens: Sequence[Entry], signals: Sequence[Entry]) -> tuple[Step, list[Shard]]:
@@ -86,7 +84,7 @@ def _layout(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         for number, (first, stop) in enumerate(_pack_shards(lengths, task["pack"])):
             packing = packed(lengths[first:stop], task["pack"])
             before = cuts[-1]["first_row"] + cuts[-1]["rows"] if number else 0
-            shards = np.unique(places[first:stop] >> np.uint64(ROW_BITS)).tolist()
+            shards = np.unique(shards_of(places[first:stop])).tolist()
             where = {"split": "train" if repeats else "holdout", "repeats": repeats, "bin": level, "number": number, "shards": shards}
             cuts.append(where | {"first_row": before, "rows": packing.rows})
             groups.append(lot.slice(first, stop - first))
@@ -104,7 +102,7 @@ def _documents(root: Path, task: Json) -> pa.Table:
     for lengths, signals in zip(task["lengths"], task["signals"], strict=True):
         if lengths is not None:
             parts.append(pq.read_table(root / lengths, partitioning=None))
-            rows = (parts[-1].column("locator").to_numpy() & ROW_MASK).astype(np.int64)
+            rows = rows_of(parts[-1].column("locator").to_numpy())
             for column, sql in task["by"].items():
                 values[column].append(_evaluate(root / signals, sql, column, task["source"])[rows])
     table = pa.concat_tables(parts)

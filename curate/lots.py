@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.corpus import ROW_BITS, column_array
+from curate.corpus import column_array, shards_of
 from curate.curation import source_of
 from curate.engine import Executor
 from curate.layout import layout_step, pack_settings, packed, specials
@@ -90,8 +90,7 @@ def _pack(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     packing = packed(layout.column("tokens").to_numpy(), task["pack"])
     ids = column_array(layout, "doc_id")
     if packing.rows:
-        batch = _row_batch(writer.root, layout, packing, task)
-        writer.publish("shards", "arrow", lambda path: _write_batch(path, batch), packing.rows)
+        writer.arrow("shards", _row_batch(writer.root, layout, packing, task))
         row = pa.array(packing.row + task["first_row"])
         columns = [
             pa.repeat(task["lot"], len(row)),
@@ -115,11 +114,6 @@ def _pack(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         "bin": task["bin"],
         "repeats": task["repeats"],
     }
-
-
-def _write_batch(path: Path, batch: pa.RecordBatch) -> None:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
 
 
 def _row_batch(root: Path, layout: pa.Table, packing: Packing, task: Json) -> pa.RecordBatch:
@@ -148,7 +142,7 @@ def _token_ids(
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]:
     """Ids of the documents at ascending locators: all ids of the shards they lie in, where each begins, and how many it has."""
     values, begins, counts, before = [], [], [], 0
-    shard_of = (places >> np.uint64(ROW_BITS)).astype(np.int64)
+    shard_of = shards_of(places)
     for shard in np.unique(shard_of):
         table = pq.read_table(root / paths[int(shard)], columns=["locator", "tokens"], partitioning=None)
         lists = column_array(table, "tokens")

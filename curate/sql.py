@@ -31,17 +31,24 @@ def scan(db: duckdb.DuckDBPyConnection, view: str, root: Path, files: Sequence[t
         files: (shard number, path in the lake) of each file; file row r has locator ``shard << 32 | r``.
         columns: columns to take.
     """
+    db.execute(f"CREATE OR REPLACE VIEW {view} AS {located(root, files, columns)}")
+
+
+def located(root: Path, files: Sequence[tuple[int, str]], columns: Sequence[str]) -> str:
+    """The query behind ``scan``."""
     named = ", ".join(columns)
     names = ", ".join(literal(str(root / path)) for _, path in files)
     places = ", ".join(f"({shard}, {literal(str(root / path))})" for shard, path in files)
-    db.execute(
-        f"""
-        CREATE OR REPLACE VIEW {view} AS
-        SELECT {named}, ((shard::UBIGINT << {ROW_BITS}) | file_row_number::UBIGINT) AS locator
-        FROM read_parquet([{names}], filename = true, file_row_number = true, hive_partitioning = false)
-        JOIN (VALUES {places}) AS shards (shard, filename) USING (filename)
-        """
+    return (
+        f"SELECT {named}, (shard::UBIGINT << {ROW_BITS} | file_row_number::UBIGINT) AS locator"
+        f" FROM read_parquet([{names}], filename = true, file_row_number = true, hive_partitioning = false)"
+        f" JOIN (VALUES {places}) AS shards (shard, filename) USING (filename)"
     )
+
+
+def present(paths: Sequence[str | None]) -> list[tuple[int, str]]:
+    """Number and path of each shard that has a file, as ``scan`` takes them."""
+    return [(shard, path) for shard, path in enumerate(paths) if path is not None]
 
 
 def literal(text: str) -> str:

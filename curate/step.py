@@ -84,9 +84,18 @@ class ShardWriter:
                 name, "parquet", lambda path: pq.write_table(table, path, compression="zstd", row_group_size=1 << 16), table.num_rows
             )
 
+    def arrow(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Publish rows of any schema as an Arrow IPC file, uncompressed, to be memory-mapped."""
+        self.publish(name, "arrow", lambda path: _write_arrow(path, rows), rows.num_rows)
+
     def publish(self, name: str, suffix: str, write: Callable[[Path], None], rows: int = 0) -> None:
         """Publish a file of any other kind under ``name/label-key.suffix``."""
         self.files[name] = publish(self.root, f"{name}/{self.label}-{self.key[:12]}.{suffix}", write, rows)
+
+
+def _write_arrow(path: Path, rows: pa.Table | pa.RecordBatch) -> None:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write(rows)
 
 
 @dataclass(frozen=True)

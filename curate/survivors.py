@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.corpus import ROW_BITS, column_array
+from curate.corpus import ROW_BITS, column_array, rows_of
 
 
 def passing_rows(root: Path, shard: int, failures: str | None, repeats: str | None) -> NDArray[np.int64]:
@@ -42,5 +42,4 @@ def rows_in(root: Path, path: str | None, shard: int) -> NDArray[np.int64]:
     places = pq.read_table(
         root / path, columns=["locator"], filters=[("locator", ">=", first), ("locator", "<", first + (1 << ROW_BITS))], partitioning=None
     )
-    rows: NDArray[np.int64] = (places.column("locator").to_numpy() & np.uint64((1 << ROW_BITS) - 1)).astype(np.int64)
-    return rows
+    return rows_of(places.column("locator").to_numpy())

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.corpus import ROW_BITS, Corpus, column_array, id_hashes
+from curate.corpus import Corpus, column_array, id_hashes, rows_of
 from curate.step import Json, Shard, ShardWriter, Step
 from schemas.errors import InputError
 from schemas.manifest import Entry
@@ -281,7 +281,7 @@ def _encode(corpus: Corpus, judged: pa.Table, tokenizer: Tokenizer) -> tuple[NDA
     """Ids and offsets of a shard's documents, a few megabytes of text at a time."""
     documents = corpus.table(0, ["text"])
     assert documents is not None  # judged documents exist
-    rows = judged.column("locator").to_numpy() & np.uint64((1 << ROW_BITS) - 1)
+    rows = rows_of(judged.column("locator").to_numpy())
     texts = column_array(documents, "text")
     batch = np.cumsum(judged.column("bytes").to_numpy()) // BATCH_BYTES
     pieces = [tokenizer.encode_batch(texts.take(pa.array(rows[batch == b])).to_pylist()) for b in np.unique(batch)]

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from curate.curation import Curation, source_of
 from curate.read import check_records
-from curate.sql import connect, literal, scan
+from curate.sql import connect, literal, present, scan
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import GristmillError, InputError
 from schemas.tables import CLUSTERS, CONSERVATION, HOLDOUT, QUARANTINE, REPEATS, VERDICTS
@@ -127,12 +127,12 @@ def _counted_out(c: Curation) -> dict[str, dict[str, int]]:
     schemas = {"quarantine": QUARANTINE, "verdicts": VERDICTS, "repeats": REPEATS}
     with connect() as db:
         for name in ("quarantine", "verdicts", "repeats"):
-            present = ", ".join(literal(str(c.root / path)) for path in files[name] if path is not None)
-            if present:
-                db.execute(f"CREATE VIEW {name} AS FROM read_parquet([{present}], hive_partitioning = false)")
+            paths = ", ".join(literal(str(c.root / path)) for path in files[name] if path is not None)
+            if paths:
+                db.execute(f"CREATE VIEW {name} AS FROM read_parquet([{paths}], hive_partitioning = false)")
             else:
                 db.register(name, schemas[name].empty_table())
-        documents = [(shard, path) for shard, path in enumerate(files["documents"]) if path is not None]
+        documents = present(files["documents"])
         if documents:
             scan(db, "documents", c.root, documents, ["source"])
             repeated = "SELECT source, r.bytes FROM repeats r JOIN documents USING (locator)"
