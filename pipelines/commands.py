@@ -54,7 +54,7 @@ def run(
         from pipelines.run import run_curriculum
 
         with reporter(console) as progress:
-            run_curriculum(parameters, progress, _say(console))
+            run_curriculum(parameters, progress, tables.speaker(console))
     else:
         from pipelines.embedded import run_under_prefect
 
@@ -113,7 +113,7 @@ def train(
 
     parameters = _parameters(recipe, lake, changes, 0, run, sample, ranks)
     console = tables.console()
-    outcome = train_stage(parameters, prepared_stage(parameters, parameters.load(), name), _say(console))
+    outcome = train_stage(parameters, prepared_stage(parameters, parameters.load(), name), tables.speaker(console))
     console.print(f"{name}: {outcome.reason}: {outcome.detail}", highlight=False, soft_wrap=True)
 
 
@@ -295,8 +295,3 @@ def _show(value: T, json: bool, show: Callable[[T, Console], None]) -> None:
         print(codec.dumps(value, ensure_ascii=False, indent=1, default=str))
     else:
         show(value, tables.console())
-
-
-def _say(console: Console) -> Callable[[str], None]:
-    """Print lines of others as they are, above any live display."""
-    return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from pipelines.parameters import RunParameters
 from pipelines.progress import reporter
+from pipelines.tables import speaker
 from schemas.errors import GristmillError
 
 QUIET = {
@@ -56,11 +57,8 @@ def run_under_prefect(parameters: RunParameters, console: Console) -> None:
     from pipelines.flows import curriculum
     from pipelines.surroundings import Surroundings, terminal
 
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
     try:
-        with reporter(console) as progress, terminal(Surroundings(progress, say)):
+        with reporter(console) as progress, terminal(Surroundings(progress, speaker(console))):
             curriculum(parameters)
     except RuntimeError as error:
         if "ephemeral" not in str(error):

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from curate.forecast import Forecast, forecast
+from curate.forecast import forecast
 from curate.plan import plan_curriculum, training_lots
 from pipelines.catalog import ask, open_catalog
 from pipelines.tables import table
@@ -52,18 +52,18 @@ def committed_plan(root: Path, run: str) -> list[dict[str, Json]]:
 
 def print_planned(plan: dict[str, Json], console: Console) -> None:
     """Print a whole plan for people."""
-    whole = plan["forecast"]
-    print_forecast(Forecast(**{**whole, "lines": ()}), whole["lines"], console)
+    print_forecast(plan["forecast"], console)
     if plan["committed"]:
         print_committed(plan["committed"], console)
 
 
-def print_forecast(whole: Forecast, lines: list[dict[str, Json]], console: Console) -> None:
-    """Print what a curriculum comes to."""
+def print_forecast(whole: dict[str, Json], console: Console) -> None:
+    """Print what a curriculum comes to: a ``Forecast`` as a mapping."""
+    lines = whole["lines"]
     shown = table("Plan", ("stage", "source"), ("steps", "tokens", "share", "new documents", "epochs so far", "worth in new tokens"))
     for stage in dict.fromkeys(line["stage"] for line in lines):
         for number, line in enumerate(line for line in lines if line["stage"] == stage):
-            first = (stage, line["source"], f"{whole.steps[stage]:,}") if number == 0 else ("", line["source"], "")
+            first = (stage, line["source"], f"{whole['steps'][stage]:,}") if number == 0 else ("", line["source"], "")
             cells = (
                 f"{line['tokens']:,}",
                 f"{line['share']:.1%}",
@@ -74,8 +74,8 @@ def print_forecast(whole: Forecast, lines: list[dict[str, Json]], console: Conso
             shown.add_row(*first, *cells)
         shown.add_section()
     console.print(shown)
-    about = f"{whole.parameters:,} parameters, {whole.tokens:,} tokens ({whole.chinchilla:.2f} of 20 for each parameter)"
-    console.print(f"{about}; estimated final loss {whole.loss:.2f} nats per token (a law fitted on other corpora)", highlight=False)
+    about = f"{whole['parameters']:,} parameters, {whole['tokens']:,} tokens ({whole['chinchilla']:.2f} of 20 for each parameter)"
+    console.print(f"{about}; estimated final loss {whole['loss']:.2f} nats per token (a law fitted on other corpora)", highlight=False)
 
 
 def print_committed(lines: list[dict[str, Json]], console: Console) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 from rich.console import Console
 
 from pipelines.catalog import ask, open_catalog
-from pipelines.tables import table
+from pipelines.tables import BLOCKS, table
 
 Json = Any
-BLOCKS = "▁▂▃▄▅▆▇█"
 
 _SOURCES = """
 SELECT source, count(*) AS documents, sum(bytes)::BIGINT AS bytes, count(*) FILTER (state = 'kept') AS kept,

@@ -12,10 +12,9 @@ from rich.text import Text
 from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.plan_view import committed_plan, print_committed
 from pipelines.state import lake_status, print_sources
-from pipelines.tables import table
+from pipelines.tables import BLOCKS, table
 
 TREND_WIDTH = 16
-BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def print_summary(root: Path, run: str, recipe: Path, console: Console) -> None:
