@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from pipelines.tables import PLAIN_WIDTH, console
 from schemas.errors import GristmillError
 
 Format = Literal["table", "csv", "json"]
-READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+_EXPLAIN = re.compile(r"\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
 SHOWN_ROWS = 200
 
 
@@ -62,12 +63,19 @@ def execute(db: Connection, query: str) -> Connection:
         statements = db.extract_statements(query)
         if len(statements) != 1:
             raise QueryError(f"{len(statements)} statements", where="sql", fix="give one query")
-        if statements[0].type not in READS:
-            kind = statements[0].type.name
+        if (kind := _kind(db, statements[0])) != "SELECT":
             raise QueryError(f"{kind} is not a query", where="sql", fix="the lake is open for reading only: SELECT, EXPLAIN")
         return db.execute(statements[0])
     except duckdb.Error as error:
         raise QueryError(str(error), where="sql") from error
+
+
+def _kind(db: Connection, statement: duckdb.Statement) -> str:
+    """The type of a statement; of EXPLAIN the type of what it explains, since EXPLAIN ANALYZE runs that (COPY would write)."""
+    if statement.type != duckdb.StatementType.EXPLAIN:
+        return statement.type.name
+    explained = db.extract_statements(_EXPLAIN.sub("", statement.query, count=1))
+    return explained[0].type.name if len(explained) == 1 else "EXPLAIN"
 
 
 def rows_of(cursor: Connection) -> Iterator[tuple[Any, ...]]:

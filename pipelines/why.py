@@ -72,12 +72,11 @@ FROM losses WHERE doc_id = ? AND tokens > 0 GROUP BY ALL ORDER BY run, step, att
 
 
 def _find(db: Connection, name: str) -> str:
-    found: list[tuple[str]] = []
+    # A whole id of the user's comes first: ids such as a1 would else be lost among the beginnings of doc_ids.
+    found: list[tuple[str]] = db.execute("SELECT DISTINCT doc_id FROM documents WHERE id = ? ORDER BY ALL LIMIT 6", [name]).fetchall()
     prefix = name.lower()
-    if prefix and set(prefix) <= set("0123456789abcdef"):
+    if not found and prefix and set(prefix) <= set("0123456789abcdef"):
         found = db.execute("SELECT DISTINCT doc_id FROM documents WHERE starts_with(doc_id, ?) ORDER BY ALL LIMIT 6", [prefix]).fetchall()
-    if not found:
-        found = db.execute("SELECT DISTINCT doc_id FROM documents WHERE id = ? ORDER BY ALL LIMIT 6", [name]).fetchall()
     if not found:
         listing = 'gristmill sql "SELECT doc_id, id, path FROM documents"'
         hint = f"give the beginning of a doc_id in hex or the record's own id; `{listing}` lists them"

@@ -37,7 +37,8 @@ def test_a_table_says_when_rows_were_left_out(lake: Path) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["DROP VIEW documents", "COPY (SELECT 1) TO '{lake}/x.csv'", "SELECT 1; SELECT 2", "", "CREATE TABLE t (a INT)", "SET threads = 1"],
+    ["DROP VIEW documents", "COPY (SELECT 1) TO '{lake}/x.csv'", "SELECT 1; SELECT 2", "", "CREATE TABLE t (a INT)", "SET threads = 1"]
+    + [f"{how} COPY (SELECT 1) TO '{{lake}}/x.csv'" for how in ("EXPLAIN", "explain analyze", "/**/ EXPLAIN (ANALYZE, FORMAT json)")],
 )
 def test_only_one_reading_statement_is_run(lake: Path, query: str) -> None:
     with pytest.raises(QueryError):
@@ -50,6 +51,9 @@ def test_a_wrong_name_suggests_the_nearest(lake: Path) -> None:
         run(lake, "SELECT * FROM document", "json")
 
 
-@pytest.mark.parametrize("query", ["DESCRIBE documents", "SHOW TABLES", "EXPLAIN SELECT 1", "FROM funnel()", "SUMMARIZE verdicts"])
+@pytest.mark.parametrize(
+    "query",
+    ["DESCRIBE documents", "SHOW TABLES", "EXPLAIN SELECT 1", "explain analyze FROM verdicts", "FROM funnel()", "SUMMARIZE verdicts"],
+)
 def test_asking_about_the_lake_is_reading(lake: Path, query: str) -> None:
     assert json.loads(run(lake, query, "json"))

@@ -3,11 +3,12 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import duckdb
 import pytest
 from rich.console import Console
 
 from pipelines.state import lake_status, print_status
-from pipelines.why import UnknownDocument, life, print_life
+from pipelines.why import UnknownDocument, _find, life, print_life
 from tests.pipelines.fixture_lake import doc
 
 
@@ -46,6 +47,12 @@ def test_unknown_and_ambiguous_names_are_refused_with_what_to_do(lake: Path) -> 
     with pytest.raises(UnknownDocument, match="give more"):
         shared = next(c for c in "0123456789abcdef" if sum(doc(n).hex().startswith(c) for n in range(5)) > 1)
         life(lake, shared)
+
+
+def test_an_own_id_that_reads_as_hex_is_found_before_beginnings_of_doc_ids() -> None:
+    with duckdb.connect() as db:
+        db.execute("CREATE TABLE documents AS SELECT * FROM (VALUES ('a1ff', 'x'), ('a1ee', 'y'), ('0b00', 'a1')) AS d (doc_id, id)")
+        assert (_find(db, "a1"), _find(db, "a1f"), _find(db, "A1EE")) == ("0b00", "a1ff", "a1ee")
 
 
 def test_status_counts_the_lake(lake: Path) -> None:
