@@ -1,11 +1,15 @@
 """The trainer's step beside a hand-written loop with the same settings and a nanoGPT-style eager FP32 loop, in turn in one process.
 
     python bench/trainer.py [--rounds 6] [--steps 4]
+    python bench/trainer.py --recompute
 
 About 5 M parameters in 4 layers, 16 rows of 256 tokens, BF16 autocast and torch.compile by block on the CPU. The hand-written loop has the
 same model, fused AdamW, clipping and schedule, its batches prepared before the clock starts, and records nothing. The eager loop is FP32
 with whole logits, causal attention and torch's default AdamW. Accuracy: losses of the first two are compared step by step. Last, the run is
 saved, resumed by a new trainer, and both continue: the losses must be equal bit for bit.
+
+With ``--recompute`` instead: 16 blocks, forward and backward, eager BF16, under each recomputation policy in turn: the most bytes alive at
+once beside weights and their gradients, the time, and whether the gradients are those without recomputation bit for bit.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from live_bytes import LiveBytes
 from loader import write_lot
 
 from schemas.segments import Allotment, Segment, SourceShare, Stream, segments_hash, write_segments
@@ -32,6 +37,7 @@ from train.interrupt import Interrupt
 from train.loop import Trainer
 from train.model import Decoder
 from train.parallel import Ranks
+from train.recompute import group_size
 from train.schedule import scale
 from train.stage import Stage
 
@@ -142,7 +148,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=4, help="steps of a round")
+    parser.add_argument("--recompute", action="store_true", help="measure recomputation only")
     options = parser.parse_args()
+    if options.recompute:
+        recomputation(options.rounds)
+        return
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder), options.rounds, options.steps)
 
@@ -191,6 +201,44 @@ def run(root: Path, rounds: int, steps: int) -> None:
     same = all(a == b for a, b in pairs) and all(map(torch.equal, trainer.model.parameters(), resumed.model.parameters()))
     print(f"resumed losses and weights equal bit for bit over {steps} steps: {same}")
     sys.exit(not same)
+
+
+def recomputation(rounds: int) -> None:
+    policies = ("none", "full", "every_2", "sqrt", "every_8", "every_16")
+    model = Decoder(dataclasses.replace(MODEL, layers=16, dropout=0.1), VOCABULARY, LENGTH, 1)
+    tokens = torch.from_numpy(np.random.default_rng(0).integers(0, VOCABULARY, (4, LENGTH)))
+    rest = (tokens.roll(-1, 1), torch.zeros_like(tokens), torch.arange(LENGTH).expand(tokens.shape))
+
+    def gradients(policy: str) -> list[torch.Tensor | None]:
+        model.recompute = group_size(policy, 16)
+        model.zero_grad(set_to_none=True)
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(tokens, *rest).sum()
+        loss.backward()
+        return [p.grad for p in model.parameters()]
+
+    expected, weights = gradients("none"), sum(p.nbytes for p in model.parameters())
+    peaks, equal = {}, {}
+    for policy in policies:
+        model.zero_grad(set_to_none=True)
+        with LiveBytes() as live:
+            found = gradients(policy)
+        peaks[policy], equal[policy] = live.peak - weights, all(map(torch.equal, expected, found))
+        del found
+    times: dict[str, list[float]] = {policy: [] for policy in policies}
+    for round_ in range(rounds):
+        for policy in policies if round_ % 2 else reversed(policies):
+            tick = time.perf_counter()
+            gradients(policy)
+            times[policy].append(time.perf_counter() - tick)
+    for policy in policies:
+        slower = statistics.median(a / b for a, b in zip(times[policy], times["none"], strict=True))
+        print(
+            f"{policy:8s} {peaks[policy] / (1 << 20):7.1f} MiB ({peaks[policy] / peaks['none']:4.0%})  "
+            f"{slower:.2f} of the time (median of paired ratios)  gradients equal bit for bit: {equal[policy]}"
+        )
+    sys.exit(not all(equal.values()))
 
 
 if __name__ == "__main__":

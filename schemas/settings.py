@@ -123,6 +123,8 @@ class TrainSettings:
     Attributes:
         precision: bf16 (autocast) or fp32.
         compile: torch.compile by block.
+        recompute: which activations are computed again in the backward pass rather than kept: none, full (every block), every_<k> (k blocks
+            together), or sqrt (as every_<k> with k the square root of the number of blocks, rounded up). Results do not depend on it.
         batch_rows: rows per optimizer step, over all ranks.
         micro_batch_rows: rows per forward pass on one rank; the rest is accumulated.
         clip: global gradient norm above which gradients are scaled down; 0 is off.
@@ -141,6 +143,7 @@ class TrainSettings:
 
     precision: Literal["bf16", "fp32"] = "bf16"
     compile: bool = False
+    recompute: str = "none"
     batch_rows: int = 16
     micro_batch_rows: int = 16
     clip: float = 1.0

@@ -30,6 +30,7 @@ from train.model import Decoder
 from train.optim import OPTIMIZERS, build_optimizer
 from train.parallel import Ranks
 from train.progress import Progress
+from train.recompute import group_size
 from train.resume import check_resume, earlier_checkpoint, facts, restore
 from train.schedule import scale
 from train.stage import Stage
@@ -313,7 +314,8 @@ class Trainer:
 def build_model(stage: Stage, ranks: Ranks) -> Decoder:
     """Build the stage's model with its seeded random weights, on the rank's device."""
     settings = stage.settings
-    return Decoder(settings.model, settings.vocabulary, settings.row_length, settings.seed).to(ranks.device)
+    recompute = group_size(settings.training.recompute, settings.model.layers)
+    return Decoder(settings.model, settings.vocabulary, settings.row_length, settings.seed, recompute=recompute).to(ranks.device)
 
 
 def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer:

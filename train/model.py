@@ -18,6 +18,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 from schemas.errors import RecipeError
 from schemas.settings import ModelSettings
 from train.kernels import linear_cross_entropy, rms_norm, rope, swiglu
+from train.recompute import run_blocks
 
 
 def feed_forward_width(settings: ModelSettings) -> int:
@@ -139,15 +140,16 @@ class Decoder(nn.Module):
         vocabulary: token ids are below it.
         length: longest row.
         seed: seed of the weights; the same seed gives the same weights on every device.
+        recompute: how many blocks are recomputed together in the backward pass; 0 for none.
 
     Raises:
         RecipeError: sizes that do not fit together.
     """
 
-    def __init__(self, settings: ModelSettings, vocabulary: int, length: int, seed: int = 0) -> None:
+    def __init__(self, settings: ModelSettings, vocabulary: int, length: int, seed: int = 0, *, recompute: int = 0) -> None:
         super().__init__()
         check_model(settings)
-        self.settings, self.vocabulary, self.length = settings, vocabulary, length
+        self.settings, self.vocabulary, self.length, self.recompute = settings, vocabulary, length, recompute
         self.embedding = nn.Embedding(vocabulary, settings.width)
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
         self.norm = RMSNorm(settings.width, settings.norm_eps)
@@ -180,10 +182,7 @@ class Decoder(nn.Module):
 
     def hidden(self, tokens: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """(B, L, d) normed output of the last block."""
-        packing = self.packing(documents, positions)
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x, packing)
+        x = run_blocks(list(self.blocks), self.embedding(tokens), self.packing(documents, positions), self.recompute)
         y: torch.Tensor = self.norm(x)
         return y
 
