@@ -11,9 +11,8 @@ from cyclopts import App, CycloptsError, Group
 from rich.console import Console
 
 from pipelines import commands
-from schemas.errors import GristmillError
+from schemas.errors import BUG, CTRL_C, DONE, SAVED, USER_ERROR, GristmillError
 
-DONE, BUG, USER_ERROR, SAVED, CTRL_C = 0, 1, 2, 75, 130
 EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (with a traceback); {USER_ERROR} something you can put right;
 {SAVED} stopped by a signal, the state is saved, run the same command again; {CTRL_C} Ctrl-C, likewise."""
 

@@ -19,11 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from schemas.errors import GristmillError
+from schemas.errors import DONE, SAVED, USER_ERROR, GristmillError
 from schemas.settings import Outcome, StageSettings, read_outcome
-
-DONE, USER_ERROR, SAVED = 0, 2, 75
-"""Exit codes of the trainer: stage ended, a mistake of the user's, interrupted with its state saved."""
 
 LOG, LOCK = "trainer.log", ".trainer"
 POLL_SECONDS = 0.1

@@ -5,6 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+DONE, BUG, USER_ERROR, SAVED, CTRL_C = 0, 1, 2, 75, 130
+"""Exit codes of all commands: done, an error in Gristmill itself, something the user can put right, stopped with everything saved (run the
+same command again: EX_TEMPFAIL), Ctrl-C, likewise."""
+
 
 class GristmillError(Exception):
     """A mistake or a condition that the user can act on; shown without a traceback, exit code 2.
@@ -15,7 +19,7 @@ class GristmillError(Exception):
         fix: what to do.
     """
 
-    exit_code = 2
+    exit_code = USER_ERROR
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
         super().__init__(what, where, fix)

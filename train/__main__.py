@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from schemas.errors import GristmillError
-from train.interrupt import EXIT_SAVED, Interrupt, Interrupted
+from schemas.errors import DONE, SAVED, GristmillError
+from train.interrupt import Interrupt, Interrupted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except Interrupted:
-        return EXIT_SAVED
+        return SAVED
 
 
 def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
@@ -41,11 +41,11 @@ def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
     with ranks() as group:
         if options.dry_run:
             print(dry_run(lake, folder, group, threads=options.threads))
-            return 0
+            return DONE
         outcome = run_stage(lake, folder, group, interrupt, threads=options.threads, allow_mismatch=options.allow_mismatch)
         if outcome is None and group.first:
             print(f"{folder} has ended already: see {lake / folder / 'outcome.json'}", file=sys.stderr)
-    return 0
+    return DONE
 
 
 def _inside(lake: Path, stage: str) -> str:

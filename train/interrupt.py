@@ -6,9 +6,6 @@ import os
 import signal
 from types import FrameType
 
-EXIT_SAVED = 75
-"""Exit code after an interrupt whose state was saved (EX_TEMPFAIL: run the same command again)."""
-
 
 class Interrupted(Exception):
     """The run was asked to stop and has saved."""
