@@ -127,6 +127,8 @@ class TrainSettings:
             together), or sqrt (as every_<k> with k the square root of the number of blocks, rounded up). Results do not depend on it.
         batch_rows: rows per optimizer step, over all ranks.
         micro_batch_rows: rows per forward pass on one rank; the rest is accumulated.
+        z_loss: weight of the squared log-partition, added to each token's training loss (and to what is recorded of it) so that logits do
+            not drift; PaLM has 1e-4, 0 is off. Held-out losses never have it.
         clip: global gradient norm above which gradients are scaled down; 0 is off.
         eval_every: steps between evaluations on held-out rows; 0 is only at the end.
         eval_rows: held-out rows per source in an evaluation.
@@ -146,6 +148,7 @@ class TrainSettings:
     recompute: str = "none"
     batch_rows: int = 16
     micro_batch_rows: int = 16
+    z_loss: float = 0.0
     clip: float = 1.0
     eval_every: int = 50
     eval_rows: int = 32

@@ -314,8 +314,15 @@ class Trainer:
 def build_model(stage: Stage, ranks: Ranks) -> Decoder:
     """Build the stage's model with its seeded random weights, on the rank's device."""
     settings = stage.settings
-    recompute = group_size(settings.training.recompute, settings.model.layers)
-    return Decoder(settings.model, settings.vocabulary, settings.row_length, settings.seed, recompute=recompute).to(ranks.device)
+    model = Decoder(
+        settings.model,
+        settings.vocabulary,
+        settings.row_length,
+        settings.seed,
+        recompute=group_size(settings.training.recompute, settings.model.layers),
+        z_loss=settings.training.z_loss,
+    )
+    return model.to(ranks.device)
 
 
 def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer:

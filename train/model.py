@@ -141,15 +141,19 @@ class Decoder(nn.Module):
         length: longest row.
         seed: seed of the weights; the same seed gives the same weights on every device.
         recompute: how many blocks are recomputed together in the backward pass; 0 for none.
+        z_loss: weight of the squared log-partition (Chowdhery et al. 2022, section 5) in losses while training.
 
     Raises:
         RecipeError: sizes that do not fit together.
     """
 
-    def __init__(self, settings: ModelSettings, vocabulary: int, length: int, seed: int = 0, *, recompute: int = 0) -> None:
+    def __init__(
+        self, settings: ModelSettings, vocabulary: int, length: int, seed: int = 0, *, recompute: int = 0, z_loss: float = 0.0
+    ) -> None:
         super().__init__()
         check_model(settings)
-        self.settings, self.vocabulary, self.length, self.recompute = settings, vocabulary, length, recompute
+        self.settings, self.vocabulary, self.length = settings, vocabulary, length
+        self.recompute, self.z_loss = recompute, z_loss
         self.embedding = nn.Embedding(vocabulary, settings.width)
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
         self.norm = RMSNorm(settings.width, settings.norm_eps)
@@ -187,9 +191,9 @@ class Decoder(nn.Module):
         return y
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """(B, L) FP32 cross-entropy in nats at each position, 0 where the target is -100; all arguments (B, L) int64."""
-        hidden = self.hidden(tokens, documents, positions)
-        losses = linear_cross_entropy(hidden.flatten(0, 1), self.output_weight, targets.flatten())
+        """(B, L) FP32 cross-entropy in nats at each position, while training with z-loss; 0 where the target is -100; all (B, L) int64."""
+        hidden = self.hidden(tokens, documents, positions).flatten(0, 1)
+        losses = linear_cross_entropy(hidden, self.output_weight, targets.flatten(), z_loss=self.z_loss if self.training else 0.0)
         return losses.view(tokens.shape)
 
     def sampled_loss(self, tokens: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ Facts = dict[str, Any]
 def facts(stage: Stage, *, compiled: bool, world: int, device: torch.device) -> tuple[Facts, Facts]:
     """What the losses depend on: settings that change what is computed, and circumstances that change its last bits."""
     training = stage.settings.training
-    computed = {name: getattr(training, name) for name in ("precision", "clip")}
+    computed = {name: getattr(training, name) for name in ("precision", "z_loss", "clip")}
     computed |= {name: dataclasses.asdict(getattr(training, name)) for name in ("optimizer", "schedule")}
     circumstances = {
         "ranks": world,

@@ -132,6 +132,7 @@ def _check_training(settings: StageSettings) -> None:
     for field, value, least in (
         ("batch_rows", training.batch_rows, 1),
         ("micro_batch_rows", training.micro_batch_rows, 1),
+        ("z_loss", training.z_loss, 0),
         ("clip", training.clip, 0),
         ("eval_every", training.eval_every, 0),
         ("eval_rows", training.eval_rows, 0),

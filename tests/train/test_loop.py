@@ -88,6 +88,16 @@ def test_accumulation_does_not_change_the_losses(tmp_path, precision):
     np.testing.assert_allclose(sequences[0], sequences[2], rtol=1e-6 if precision == "fp32" else 1e-2)
 
 
+def test_z_loss_is_part_of_the_training_loss(tmp_path):
+    found = []
+    for z_loss in (0.0, 0.01):
+        folder, _, _ = build(tmp_path / str(z_loss), rows=4, training=dataclasses.replace(TRAINING, z_loss=z_loss))
+        trainer(tmp_path / str(z_loss), folder).run()
+        found.append(losses(tmp_path / str(z_loss))[0])
+    log_partition = math.log(64)  # of random weights, nearly
+    assert found[1] - found[0] == pytest.approx(0.01 * log_partition**2, rel=0.02)
+
+
 def test_tables_agree_with_the_order_and_with_each_other(tmp_path):
     folder, lots, _ = build(tmp_path)
     trainer(tmp_path, folder).run()
@@ -224,7 +234,8 @@ def test_mistakes_are_named(tmp_path):
     refused(lambda v: v.update(init_from="runs/r/9-none"), LakeError, "has not ended")
     refused(lambda v: v["model"].update(heads=3), RecipeError, r"model\.heads")
     (folder / "stage.json").write_text(text)
-    (folder / "outcome.json").write_text(json.dumps({"next_step": 12, "next_row": 48, "checkpoint": "runs/r/0-first/checkpoints/gone"}))
+    ended = Outcome("finished", "", 48, 12, "runs/r/0-first/checkpoints/gone", 1.0, 1.0, {}, ())
+    (folder / "outcome.json").write_text(json.dumps(dataclasses.asdict(ended)))
     second = write_stage(tmp_path, "second", lots, held, {"code-0": (60, 90)}, 8, init_from="runs/r/0-first", first=(48, 12))
     with pytest.raises(LakeError, match="no such checkpoint"):
         trainer(tmp_path, second)

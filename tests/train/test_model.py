@@ -69,6 +69,25 @@ def test_losses_equal_those_of_each_document_alone(tmp_path, settings):
     np.testing.assert_allclose(losses, expected, atol=5e-6)
 
 
+def test_z_loss_is_added_while_training_and_never_in_evaluation(tmp_path):
+    _, lots, _ = build(tmp_path)
+    batch = RowReader(tmp_path, lots).read(np.array([0, 1]), np.array([0, 3]))
+    inputs = [torch.from_numpy(a) for a in (batch.tokens, batch.targets(), batch.documents(), batch.positions())]
+    settings = dataclasses.replace(MODEL, init_std=0.3)
+    plain, model = Decoder(settings, WORDS, 32, seed=3), Decoder(settings, WORDS, 32, seed=3, z_loss=0.01)
+    losses = model(*inputs)
+    hidden = model.hidden(inputs[0], *inputs[2:])
+    logits = (hidden @ model.output_weight.T).double()
+    z = torch.where(inputs[1] >= 0, 0.01 * logits.logsumexp(-1) ** 2, 0)
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs[1].flatten(), reduction="none").view(z.shape) + z
+    np.testing.assert_allclose(losses.detach().numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert float(z.detach().sum()) > 1
+    parameters = list(model.parameters())
+    for found, wanted in zip(*(torch.autograd.grad(value.sum(), parameters) for value in (losses, expected)), strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-4, atol=1e-4)
+    assert torch.equal(model.eval()(*inputs), plain.eval()(*inputs))
+
+
 def test_tied_embeddings_are_one_parameter_and_initialisation_is_seeded():
     tied, untied = Decoder(MODEL, WORDS, 32, seed=1), Decoder(dataclasses.replace(MODEL, tied=False), WORDS, 32, seed=1)
     assert untied.parameter_count() - tied.parameter_count() == WORDS * MODEL.width

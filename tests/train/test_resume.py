@@ -161,7 +161,11 @@ def test_what_would_break_the_sequence_is_refused_unless_allowed(tmp_path):
     trainer(tmp_path, folder, threads=2, allow_mismatch=True)
     path = folder / "stage.json"
     text = path.read_text()
-    for change, message in (({"precision": "bf16"}, "precision is bf16, was fp32"), ({"clip": 2.0}, "clip is 2.0, was 1.0")):
+    for change, message in (
+        ({"precision": "bf16"}, "precision is bf16, was fp32"),
+        ({"clip": 2.0}, "clip is 2.0, was 1.0"),
+        ({"z_loss": 1e-4}, "z_loss is 0.0001, was 0.0"),
+    ):
         value = json.loads(text)
         value["training"].update(change)
         path.write_text(json.dumps(value))
