@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from curate.corpus import column_array
 from curate.curation import Curation, source_of
-from curate.rules import Rule, evaluate, resolve_rules
+from curate.rules import RULE_SETS, Rule, evaluate, resolve_rules
 from curate.signals import compute_signals
 from curate.step import Shard, ShardWriter, Step
 from schemas.recipe import Recipe
@@ -50,7 +50,7 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
     for shard, entry in enumerate(c.steps["signals"]):
         rules = rules_of(c.recipe, source_of(entry))
         shards.append(Shard(entry.label, [entry.content, rules], {"signals": c.path("signals", "signals", shard), "rules": rules}))
-    return Step("rules", 1, {}, _rules), shards
+    return Step("rules", 1, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
 
 
 def rules_of(recipe: Recipe, source: str) -> list[Json]:

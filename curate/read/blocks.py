@@ -18,8 +18,8 @@ ZSTD_WINDOW = 1 << 31
 """Largest window of Zstandard: files packed with --long=31 open."""
 
 
-class BrokenFile(Exception):
-    """A file that cannot be read on from some place.
+class Broken(Exception):
+    """Input that cannot be understood.
 
     Args:
         reason: stable code for the quarantine.
@@ -29,8 +29,13 @@ class BrokenFile(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
         self.reason, self.detail = reason, detail
-        self.tail = b""
-        """What was read after the last whole line."""
+
+
+class BrokenFile(Broken):
+    """A file that cannot be read on from some place."""
+
+    tail = b""
+    """What was read after the last whole line."""
 
 
 class _Decoder(Protocol):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import zstandard
 
+from curate.read.blocks import Broken
 from schemas.errors import InputError
 
 CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s\"';,]+)", re.IGNORECASE)
@@ -21,17 +22,8 @@ MAX_DEPTH = 2000
 """Elements inside each other beyond which a page is refused: extraction takes time with the square of it (browsers stop at 512)."""
 
 
-class BrokenPage(Exception):
-    """A response that cannot be understood.
-
-    Args:
-        reason: stable code for the quarantine.
-        detail: what was found.
-    """
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason, self.detail = reason, detail
+class BrokenPage(Broken):
+    """A response that cannot be understood."""
 
 
 class Response(NamedTuple):

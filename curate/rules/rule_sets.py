@@ -43,7 +43,7 @@ class RuleSet:
 
     Attributes:
         name: What a recipe calls it.
-        version: Raised when a reason, value or default changes.
+        version: Raised when a reason, value or default changes; documents are then judged anew.
         source: Where its rules come from.
         rules: The rules in order.
     """
