@@ -62,7 +62,7 @@ def write_stage(root: Path) -> Stage:
     segment = Segment("bench", 0, ROWS, 0, BATCH, 1, 4, (SourceShare("code", 1, (Stream(1, (Allotment("code", 0, ROWS),)),)),))
     write_segments(root, "runs/r/segments.json", [segment])
     stage = StageSettings(
-        "r", "bench", 0, "runs/r/0-bench", "runs/r/segments.json", segments_hash([segment]), 0, 0, None, 1, VOCABULARY, 0, LENGTH,
+        "r", "bench", 0, "runs/r/0-bench", "runs/r/segments.json", segments_hash([segment]), 0, 0, None, 1, VOCABULARY, LENGTH,
         MODEL, TRAINING, (lot,), (),
     )  # fmt: skip
     publish_json(root, "runs/r/0-bench/stage.json", json.loads(json.dumps(dataclasses.asdict(stage))))

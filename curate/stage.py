@@ -186,7 +186,6 @@ def _settings(
         init_from=stage_folder(run, recipe, position - 1) if position else None,
         seed=recipe.seed,
         vocabulary=tokenizer.vocabulary,
-        bos=tokenizer.bos,
         row_length=recipe.pack.row_length,
         model=recipe.model,
         training=recipe.training_of(recipe.stages[position]),

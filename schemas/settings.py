@@ -48,13 +48,23 @@ class ModelSettings:
     dropout: float = 0.0
     init_std: float = 0.02
 
+    @property
+    def inner_width(self) -> int:
+        """Width of the SwiGLU."""
+        return self.ff_width or -(-8 * self.width // (3 * 64)) * 64
+
+    @property
+    def all_kv_heads(self) -> int:
+        """Key and value heads."""
+        return self.kv_heads or self.heads
+
 
 @dataclass(frozen=True)
 class OptimizerSettings:
     """An optimizer by name, with parameter groups (no decay on norms, biases and other vectors).
 
     Attributes:
-        name: a key of ``train.optim.OPTIMIZERS``.
+        name: one of ``train.loop.DRIVEN``.
         lr: peak learning rate.
         weight_decay: decoupled weight decay.
         embedding_lr: learning rate of the embeddings; null means ``lr``.
@@ -80,8 +90,6 @@ class ScheduleSettings:
         min_ratio: least learning rate after the warm-up, over its peak; cosine, linear and wsd end at it.
         decay_every: of ``step``: steps between falls.
         decay_factor: of ``step``: what each fall multiplies the learning rate by.
-        cooldown: of ``wsd``: steps of the cool-down at the stage's end; below 1, its share of the stage's steps.
-        cooldown_shape: of ``wsd``: linear, cosine or one_minus_sqrt.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -91,8 +99,6 @@ class ScheduleSettings:
     min_ratio: float = 0.1
     decay_every: int = 100
     decay_factor: float = 0.5
-    cooldown: float = 0.2
-    cooldown_shape: Literal["linear", "cosine", "one_minus_sqrt"] = "linear"
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ class TrainSettings:
         clip: global gradient norm above which gradients are scaled down; 0 is off.
         eval_every: steps between evaluations on held-out rows; 0 is only at the end.
         eval_rows: held-out rows per source in an evaluation.
-        checkpoint_every: steps between checkpoints.
+        checkpoint_every: steps between checkpoints; 0 is only at the best and at the end.
         keep_last: checkpoints kept besides the best.
         log_every: steps between lines of output and metric rows.
         threads: torch threads; 0 means all cores. They are part of what a bit-exact resume needs.
@@ -211,7 +217,6 @@ class StageSettings:
         init_from: folder of the earlier stage whose last (or best) checkpoint is the start; null starts from random weights.
         seed: seed of initialisation and dropout.
         vocabulary: token ids are below it.
-        bos: id of the token that begins a document, also used as the prompt of samples.
         row_length: tokens in a row.
         model: the model.
         training: how it is trained.
@@ -230,7 +235,6 @@ class StageSettings:
     init_from: str | None
     seed: int
     vocabulary: int
-    bos: int
     row_length: int
     model: ModelSettings
     training: TrainSettings

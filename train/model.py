@@ -21,18 +21,13 @@ from train.kernels import linear_cross_entropy, rms_norm, rope, swiglu
 from train.recompute import run_blocks
 
 
-def feed_forward_width(settings: ModelSettings) -> int:
-    """Width of the SwiGLU: as set, or 8/3 of the model's width rounded up to a multiple of 64."""
-    return settings.ff_width or -(-8 * settings.width // (3 * 64)) * 64
-
-
 def check_model(settings: ModelSettings) -> None:
     """Refuse sizes that do not fit together.
 
     Raises:
         RecipeError: names the field and its value.
     """
-    kv_heads = settings.kv_heads or settings.heads
+    kv_heads = settings.all_kv_heads
     for field, holds, wanted in (
         ("layers", settings.layers >= 1, "at least 1"),
         ("heads", settings.heads >= 1 and settings.width % settings.heads == 0, f"a divisor of width {settings.width}"),
@@ -78,7 +73,7 @@ class Attention(nn.Module):
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.heads, self.kv_heads = settings.heads, settings.kv_heads or settings.heads
+        self.heads, self.kv_heads = settings.heads, settings.all_kv_heads
         self.head_width = settings.width // settings.heads
         self.q = nn.Linear(settings.width, self.heads * self.head_width, bias=False)
         self.k = nn.Linear(settings.width, self.kv_heads * self.head_width, bias=False)
@@ -104,7 +99,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        inner = feed_forward_width(settings)
+        inner = settings.inner_width
         self.gate = nn.Linear(settings.width, inner, bias=False)
         self.up = nn.Linear(settings.width, inner, bias=False)
         self.down = nn.Linear(inner, settings.width, bias=False)

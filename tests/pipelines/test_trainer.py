@@ -41,7 +41,7 @@ def stage(tmp_path: Path) -> StageSettings:
     folder = "runs/demo/0-first"
     (tmp_path / folder).mkdir(parents=True)
     return StageSettings(
-        "demo", "first", 0, folder, "runs/demo/segments.json", "", 0, 0, None, 0, 300, 256, 8, ModelSettings(), TrainSettings(), (), ()
+        "demo", "first", 0, folder, "runs/demo/segments.json", "", 0, 0, None, 0, 300, 8, ModelSettings(), TrainSettings(), (), ()
     )
 
 

@@ -13,7 +13,7 @@ def stage() -> StageSettings:
     lot = Lot("web-0", "web", 64, (LotShard("lots/web.arrow", 10, 100, "ab"),), 3.5)
     training = TrainSettings(early_stop=EarlyStopSettings(monitor="heldout/web"))
     return StageSettings(
-        "r", "s", 0, "runs/r/0-s", "runs/r/segments.json", "00", 0, 1, None, 7, 512, 1, 64, ModelSettings(), training, (lot,), ()
+        "r", "s", 0, "runs/r/0-s", "runs/r/segments.json", "00", 0, 1, None, 7, 512, 64, ModelSettings(), training, (lot,), ()
     )
 
 

@@ -131,7 +131,6 @@ def write_stage(
         init_from=init_from,
         seed=seed,
         vocabulary=WORDS,
-        bos=BOS,
         row_length=LENGTH,
         model=model,
         training=training,
