@@ -90,6 +90,8 @@ class ScheduleSettings:
         min_ratio: least learning rate after the warm-up, over its peak; cosine, linear and wsd end at it.
         decay_every: of ``step``: steps between falls.
         decay_factor: of ``step``: what each fall multiplies the learning rate by.
+        cooldown: of ``wsd``: steps of the cool-down at the stage's end; below 1, its share of the stage's steps.
+        cooldown_shape: of ``wsd``: linear, cosine or one_minus_sqrt.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -99,6 +101,8 @@ class ScheduleSettings:
     min_ratio: float = 0.1
     decay_every: int = 100
     decay_factor: float = 0.5
+    cooldown: float = 0.2
+    cooldown_shape: Literal["linear", "cosine", "one_minus_sqrt"] = "linear"
 
 
 @dataclass(frozen=True)
