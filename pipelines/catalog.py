@@ -99,7 +99,14 @@ def build_catalog(root: Path) -> None:
             fill(db, root, snapshot, state)
             db.execute("USE memory; DETACH catalog")
 
-    publish(root, CATALOG, write)
+    try:
+        publish(root, CATALOG, write)
+    except duckdb.Error as error:
+        raise LakeError(
+            f"the catalogue cannot be built: {str(error).splitlines()[-1]}",
+            where=str(root / CATALOG),
+            fix="free space if the disk is full; a table that is missing or cut short is rebuilt by `gristmill curate RECIPE`",
+        ) from error
 
 
 def fill(db: Connection, root: Path, snapshot: Snapshot, state: str) -> None:

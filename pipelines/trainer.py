@@ -103,9 +103,9 @@ def live_trainer(folder: Path) -> int | None:
     path = folder / LOCK
     if not path.is_file():
         return None
-    with path.open("r+b") as file:
+    with path.open("rb") as file:  # a shared lock, for which reading is enough: the lake may be read-only
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             text = file.read().strip()
             return int(text) if text.isdigit() else 0

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from schemas.errors import nearest
+from schemas.errors import RecipeError, nearest
 from schemas.settings import ModelSettings, TrainSettings, build
 
 NAME = r"^[a-z][a-z0-9_-]{0,40}$"
@@ -16,7 +16,7 @@ NAME = r"^[a-z][a-z0-9_-]{0,40}$"
 class Strict(BaseModel):
     """Base of all recipe sections: unknown keys are refused, values are not coerced from other types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Repeats(Strict):
@@ -271,7 +271,7 @@ class Recipe(Strict):
 
     name: str = Field(pattern=NAME)
     """Run name."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=-(1 << 63), lt=1 << 63)
     """Seed of every draw, order and initialisation."""
     sources: dict[Annotated[str, Field(pattern=NAME)], Source] = Field(min_length=1)
     """Sources by name; their order is the order of shards."""
@@ -303,6 +303,16 @@ class Recipe(Strict):
                 raise ValueError(f"two stages are called {name!r}")
         return stages
 
+    @field_validator("model")
+    @classmethod
+    def _has_size(cls, model: ModelSettings) -> ModelSettings:
+        for name in ("layers", "width", "heads"):
+            if getattr(model, name) < 1:
+                raise ValueError(f"{name} is {getattr(model, name)}, below 1")
+        if model.width % model.heads:
+            raise ValueError(f"{model.heads} heads do not divide a width of {model.width}")
+        return model
+
     @model_validator(mode="after")
     def _known_sources(self) -> Recipe:
         for position, stage in enumerate(self.stages):
@@ -317,10 +327,14 @@ class Recipe(Strict):
         """A stage's training settings: the recipe's, changed by the stage's own.
 
         Raises:
-            RecipeError: a change that names no setting or has the wrong type.
+            RecipeError: a change that names no setting, has the wrong type, or leaves no rows for a step.
         """
         merged = merge(asdict(self.training), stage.training)
-        settings: TrainSettings = build(TrainSettings, merged, where or f"stages.{stage.name}.training")
+        where = where or f"stages.{stage.name}.training"
+        settings: TrainSettings = build(TrainSettings, merged, where)
+        for name in ("batch_rows", "micro_batch_rows"):
+            if getattr(settings, name) < 1:
+                raise RecipeError(f"{getattr(settings, name)} is below 1", where=f"{where}.{name}")
         return settings
 
     def _know(self, names: Any, where: str) -> None:

@@ -16,6 +16,7 @@ from schemas.errors import RecipeError, nearest
 from schemas.recipe import Recipe, merge
 
 Json = Any
+_BOOL = "tag:yaml.org,2002:bool"
 
 
 def load_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
@@ -52,6 +53,27 @@ def json_schema() -> dict[str, Json]:
     return schema
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML whose only truth values are true and false (else a rule's ``off`` is false), and which refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As its parent does, after looking for a key that would be lost."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"{key.value!r} is there twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
 def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], dict[str, tuple[Path, int]]]:
     """A file's mapping merged over what it extends, and file and line of each dotted field."""
     path = path.resolve()
@@ -60,7 +82,7 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], dict[s
     try:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=_Loader)
     except FileNotFoundError as error:
         raise RecipeError("no such recipe", where=str(path), fix="check the path; `ls recipes` shows the ready ones") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -111,7 +133,7 @@ def _set(recipe: dict[str, Json], change: str) -> None:
     try:
         for name in parents:
             place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
-        place[int(last) if isinstance(place, list) else last] = yaml.safe_load(text)
+        place[int(last) if isinstance(place, list) else last] = yaml.load(text, Loader=_Loader)
     except (ValueError, IndexError, TypeError, AttributeError) as error:
         raise RecipeError(
             f"no such field {dotted!r}", where="--set", fix="list items go by number, from 0: stages.0.tokens=1000"

@@ -121,10 +121,14 @@ def lock(path: Path, purpose: str) -> Iterator[None]:
     """Hold an exclusive operating-system lock; the kernel frees it when the process dies.
 
     Raises:
-        LakeError: another live process holds it; the message names its pid.
+        LakeError: another live process holds it (the message names its pid), or the folder cannot be written to.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise LakeError(f"cannot write: {error.strerror}", where=str(path), fix="check permissions, or name another --lake") from error
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

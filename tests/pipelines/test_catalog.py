@@ -30,6 +30,14 @@ def test_an_empty_folder_has_every_view_without_rows(tmp_path: Path) -> None:
             assert db.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,), name
 
 
+def test_a_catalogue_that_cannot_be_built_is_a_user_error(lake: Path) -> None:
+    for path in (lake / "verdicts").rglob("*.parquet"):
+        path.write_bytes(path.read_bytes()[:20])
+    (lake / CATALOG).unlink(missing_ok=True)
+    with pytest.raises(LakeError, match="cannot be built"), open_catalog(lake):
+        pass
+
+
 def test_a_missing_lake_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="no such lake"), open_catalog(tmp_path / "none"):
         pass

@@ -104,3 +104,23 @@ def test_every_field_of_the_schema_is_described():
         for field, content in definition.get("properties", {}).items():
             assert content.get("description"), f"{name}.{field} has no description"
     json.dumps(schema)
+
+
+def test_off_is_a_field_and_not_a_truth_value(tmp_path):
+    rule = "rules:\n  - {set: gopher_quality, off: [gopher_too_many_hashes]}\n"
+    recipe = load_recipe(write(tmp_path, "r.yaml", BASE + rule), ["sources.web.clean=true"])
+    assert recipe.rules[0].off == ["gopher_too_many_hashes"] and recipe.sources["web"].clean
+
+
+def test_a_key_given_twice_is_refused_where_it_stands(tmp_path):
+    with pytest.raises(RecipeError, match=r"(?s)'web' is there twice.*line 4"):
+        load_recipe(write(tmp_path, "r.yaml", BASE.replace("training:", '  web: {reader: text, paths: ["b"]}\ntraining:')))
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["stages.0.mixture.web=.inf", "seed=99999999999999999999", "model.width=0", "model.layers=0", "model.heads=3", "training.batch_rows=0"],
+)
+def test_numbers_that_no_run_can_use_are_refused_before_it_begins(tmp_path, change):
+    with pytest.raises(RecipeError):
+        load_recipe(write(tmp_path, "r.yaml", BASE), [change])

@@ -77,3 +77,9 @@ def test_publishing_again_replaces_the_whole_file(tmp_path):
     assert (tmp_path / "a.bin").read_bytes() == b"short"
     assert done.bytes == 5
     assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_a_lock_where_nothing_can_be_written_is_a_user_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LakeError, match="cannot write"), lock(tmp_path / "file" / ".lock", "test"):
+        pass
