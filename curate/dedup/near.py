@@ -25,7 +25,7 @@ _DEVIATIONS = 5.0
 
 @dataclass(frozen=True)
 class NearDuplicates:
-    """Documents that go, with what they duplicate, and the facts that alarms are raised on."""
+    """Documents that go, with what they duplicate, and counts of what the search met."""
 
     document: Int64
     """Indices of the dropped documents, ascending."""
@@ -123,7 +123,7 @@ def find_near_duplicates(
         threads: Threads for shingling. The result depends on none of the last three.
 
     Returns:
-        Dropped documents and facts for alarms.
+        Dropped documents and counts.
 
     Raises:
         ValueError: For signatures of other settings, arrays of unequal length, a threshold outside (0, 1], or tied ranks.
