@@ -156,7 +156,7 @@ def decide_leaders(
         verify: Exact similarities of pairs of documents.
         threshold: Least similarity of duplicates.
         max_leaders: Kept documents that one bucket compares with its other members.
-        progress: Told after each call of `verify`.
+        progress: Told (documents decided, documents) after each call of `verify`.
 
     Returns:
         For each dropped document the most preferred kept document that it is verified similar to.

@@ -116,7 +116,7 @@ def find_near_duplicates(
             connected component stays.
         locked: Documents kept in earlier generations, shape (documents,): they come before all others in preference, are
             not compared with each other, and are never dropped.
-        progress: Called with (done, total) after each batch.
+        progress: Called with (done, total) as the policy goes on, in its own units.
         max_leaders: Kept documents that one bucket compares with its other members.
         memory_limit: Bytes of working memory for the LSH join.
         batch_shingles: Shingles of one batch of texts; memory is about 16 bytes for each.

@@ -81,7 +81,7 @@ def decide_transitive(
         measure: The same without that freedom, for the similarity to the kept document.
         threshold: Least similarity of an edge.
         max_pivots: Members of a bucket that are compared with its later ones.
-        progress: Told after each call of `verify`.
+        progress: Told (rounds done, rounds) after each round.
 
     Returns:
         For each dropped document the most preferred of its component.
