@@ -122,7 +122,9 @@ class Trainer:
             while True:
                 if self._evaluation_due():
                     self._evaluate()
-                if self.step == self.stage.end_step or self.stop.fired(self.step - self.stage.first_step):
+                if self.stop.fire(self.step, self.stage.first_step, self.stage.end_step) and self.stop.until > self.step:
+                    self._event("cooldown", max(self.stage.first_step, self.step - 1), until=self.stop.until)
+                if self.step == self.stop.end(self.stage.end_step):
                     return self._finish()
                 every = self.training.checkpoint_every
                 if every and self.step > self.stage.first_step and (self.step - self.stage.first_step) % every == 0:
@@ -148,7 +150,7 @@ class Trainer:
         done = step - stage.first_step
         batches = stage.micro_batches(step, self.ranks.rank, self.ranks.world)
         waited = time.perf_counter() - began
-        rate = scale(training.schedule, done, stage.steps)
+        rate = scale(training.schedule, done, stage.steps) * self.stop.factor(step)
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] * rate
         result = train_step(
@@ -197,7 +199,7 @@ class Trainer:
 
     def _evaluation_due(self) -> bool:
         done, every = self.step - self.stage.first_step, self.training.eval_every
-        due = self.step == self.stage.end_step or (every > 0 and done > 0 and done % every == 0)
+        due = self.step == self.stop.end(self.stage.end_step) or (every > 0 and done > 0 and done % every == 0)
         return due and self.evaluated != self.step and bool(self.stage.holdout.lots) and self.training.eval_rows > 0
 
     def _evaluate(self) -> None:
@@ -302,6 +304,8 @@ class Trainer:
                 f"{self.settings.stage} stopped early after {done} of {self.stage.steps} steps: {self.stop.monitor} did not fall below "
                 f"{self.stop.reference:.4f} in {self.stop.waited} evaluations"
             )
+            cooled = self.stop.until - self.stop.fired_at
+            text += f"; its last {cooled} steps cooled down" if cooled else ""
         return (
             text if step == self.step else f"{text}; the next stage starts from the best checkpoint, after {step - self.stage.first_step}"
         )

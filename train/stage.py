@@ -144,6 +144,8 @@ def _check_training(settings: StageSettings) -> None:
         if value < least:
             raise RecipeError(f"{value} is below {least}", where=f"training.{field}")
     check_schedule(training.schedule)
+    if training.early_stop is not None and training.early_stop.cooldown < 0:
+        raise RecipeError(f"{training.early_stop.cooldown} is below 0", where="training.early_stop.cooldown")
     stop, sources = training.early_stop, {lot.source for lot in settings.holdout}
     names = {"heldout", *(f"heldout/{source}" for source in sources)}
     if stop is not None and (not sources or stop.monitor not in names):

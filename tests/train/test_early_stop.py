@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -24,7 +25,8 @@ def test_it_fires_after_patience_evaluations_without_improvement(values, patienc
         good.append(value if math.isfinite(value) and value < min(good) - min_delta else math.inf)
         since = next((i for i, v in enumerate(reversed(good)) if v < math.inf), len(good) - 1)
         assert stop.waited == since
-        assert stop.fired(number) == (since >= patience and number >= min_steps)
+        due = since >= patience and number >= min_steps
+        assert dataclasses.replace(stop).fire(number, 0, 99) == due
         if number == saved_at:
             state = json.loads(json.dumps(stop.state()))
             stop = EarlyStop(stop.settings)
@@ -37,4 +39,17 @@ def test_it_fires_after_patience_evaluations_without_improvement(values, patienc
 def test_without_settings_it_tracks_the_best_and_never_fires():
     stop = EarlyStop(None)
     assert [stop.update(i, v) for i, v in enumerate([2.0, 3.0, 1.0, 1.0, 1.0])] == [True, False, True, False, False]
-    assert stop.monitor == "heldout" and not stop.fired(10**9)
+    assert stop.monitor == "heldout" and not stop.fire(10**9, 0, 10**9)
+
+
+def test_the_cool_down_falls_by_equal_parts_and_its_evaluations_count_for_the_best_alone():
+    stop = EarlyStop(EarlyStopSettings(patience=1, cooldown=4))
+    assert stop.update(10, 2.0) and not stop.fire(10, 5, 40)
+    assert not stop.update(12, 2.5) and stop.fire(12, 5, 40) and not stop.fire(12, 5, 40)
+    assert stop.end(40) == 16 and [stop.factor(step) for step in range(12, 16)] == [4 / 5, 3 / 5, 2 / 5, 1 / 5]
+    assert stop.update(14, 1.0) and stop.best_step == 14 and (stop.waited, stop.reference) == (1, 2.0)
+    again = EarlyStop(dataclasses.replace(stop.settings, cooldown=9))
+    again.load(json.loads(json.dumps(stop.state())))
+    assert (again.end(40), again.factor(13), again.fire(13, 5, 40)) == (16, 3 / 5, False)
+    short = EarlyStop(EarlyStopSettings(patience=0, cooldown=4))
+    assert short.fire(38, 5, 40) and short.end(40) == 40

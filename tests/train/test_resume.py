@@ -17,6 +17,7 @@ from tests.train.run_tables import finish, losses, start, table, trainer, valid
 from tests.train.tiny_lake import MODEL, TRAINING, build, write_stage
 from train.interrupt import Interrupted
 from train.loop import DRIVEN
+from train.schedule import scale
 
 
 class After:
@@ -96,6 +97,28 @@ def test_every_optimizer_of_the_loop_resumes_bit_for_bit(tmp_path, name):
         trainer(tmp_path / "stopped", folder, After(3)).run()
     trainer(tmp_path / "stopped", folder).run()
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_a_stage_that_stops_early_cools_down_and_resumes_bit_for_bit(tmp_path):
+    """It fires at step 4, and has three steps more; an interrupt comes before, at and within the cool-down."""
+    stop = EarlyStopSettings(patience=1, min_delta=10.0, cooldown=3)
+    stage = {"rows": 80, "training": dataclasses.replace(TRICKY, eval_every=2, early_stop=stop)}
+    folder, lots, _ = build(tmp_path / "whole", **stage)
+    outcome = trainer(tmp_path / "whole", folder).run()
+    assert (outcome.reason, outcome.next_step, outcome.next_row) == ("early_stop", 7, 28) and "last 3 steps cooled" in outcome.detail
+    assert sum(end - start for _, start, end in outcome.returned) == 4 * sum(lot.rows for lot in lots) - 28
+    assert [(e["step"], e["kind"]) for e in valid(tmp_path / "whole", "events") if e["kind"] == "cooldown"] == [(3, "cooldown")]
+    rates = losses(tmp_path / "whole", "lr")
+    for step, part in zip((4, 5, 6), (3 / 4, 2 / 4, 1 / 4), strict=True):
+        planned = stage["training"].optimizer.lr * scale(stage["training"].schedule, step, 20)
+        assert rates[step] == pytest.approx(planned * part)
+    assert 6 in losses(tmp_path / "whole", "heldout"), "the end of the cool-down is measured"
+    for checks in range(2, 16, 3):
+        folder, _, _ = build(tmp_path / str(checks), **stage)
+        with pytest.raises(Interrupted):
+            trainer(tmp_path / str(checks), folder, After(checks)).run()
+        trainer(tmp_path / str(checks), folder).run()
+        assert_same_run(tmp_path / "whole", tmp_path / str(checks))
 
 
 def test_a_process_killed_at_random_moments_ends_as_one_that_was_not(tmp_path):
