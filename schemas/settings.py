@@ -114,6 +114,7 @@ class EarlyStopSettings:
         patience: evaluations in a row without improvement before it fires.
         min_delta: least fall, in nats per token, that counts as improvement.
         min_steps: steps of the stage before it may fire.
+        cooldown: steps that the stage still trains after it fires, while the learning rate falls linearly; 0 ends it at once.
         restore_best: the next stage starts from the best checkpoint rather than the last.
     """
 
@@ -123,6 +124,7 @@ class EarlyStopSettings:
     patience: int = 3
     min_delta: float = 0.0
     min_steps: int = 0
+    cooldown: int = 0
     restore_best: bool = False
 
 
