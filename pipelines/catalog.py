@@ -103,7 +103,7 @@ def build_catalog(root: Path) -> None:
         publish(root, CATALOG, write)
     except duckdb.Error as error:
         raise LakeError(
-            f"the catalogue cannot be built: {str(error).splitlines()[-1]}",
+            f"the catalogue cannot be built: {str(error).partition(chr(10) + chr(10))[0]}",
             where=str(root / CATALOG),
             fix="free space if the disk is full; a table that is missing or cut short is rebuilt by `gristmill curate RECIPE`",
         ) from error

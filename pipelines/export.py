@@ -77,18 +77,32 @@ def export(root: Path, target: Path, form: Format, state: State = "kept", force:
         Documents written, or rows for npy and tokens for bin.
 
     Raises:
-        ExportError: the target exists, or nothing is left to write.
+        ExportError: the target exists (or is a folder that no export wrote), cannot be written, or nothing is left to write.
         LakeError: nothing is curated yet.
     """
     snapshot = read_snapshot(root)
     if target.exists() and not force:
         raise ExportError("exists already", where=str(target), fix="name another, or replace it with --force")
+    if others := _no_export(target):
+        raise ExportError(f"holds what no export wrote: {', '.join(others[:3])}", where=str(target), fix="name another folder")
     write = _WRITERS[form]
-    with _Replacement(target) as path:
-        count = write(root, snapshot, path, state, target.name)
-        if not count:
-            raise ExportError("nothing to write: no document is " + state.replace("_", " "), where=str(root))
+    try:
+        with _Replacement(target) as path:
+            count = write(root, snapshot, path, state, target.name)
+            if not count:
+                raise ExportError("nothing to write: no document is " + state.replace("_", " "), where=str(root))
+    except OSError as error:
+        raise ExportError(f"cannot write: {error.strerror or error}", where=str(target), fix="free space or check permissions") from error
     return count
+
+
+def _no_export(target: Path) -> list[str]:
+    """What a folder holds that is not of an export; such a folder is never replaced, since replacing deletes it whole."""
+    if not target.is_dir():
+        return []
+    patterns = ("README.md", "data/*.parquet", "tokenizer.json", "lots.json", "*.npy", "*.bin")
+    ours = {path for pattern in patterns for path in target.glob(pattern)}
+    return sorted(str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir() and path not in ours)
 
 
 class _Replacement:

@@ -1,0 +1,27 @@
+"""What an export may replace and what it never touches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.export import ExportError, export
+
+
+def test_force_replaces_an_export_and_no_other_folder(lake: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    for _ in range(2):
+        assert export(lake, folder, "hf", force=True)
+    (folder / "data" / "notes.txt").write_text("mine")
+    with pytest.raises(ExportError, match=r"no export wrote: data/notes\.txt"):
+        export(lake, folder, "hf", force=True)
+    with pytest.raises(ExportError, match="no export wrote"):
+        export(lake, lake, "hf", force=True)
+    assert (folder / "data" / "notes.txt").read_text() == "mine"
+
+
+def test_a_target_that_cannot_be_written_is_a_user_error(lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="cannot write"):
+        export(lake, tmp_path / "file" / "x.jsonl", "jsonl")
