@@ -50,7 +50,7 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
     for shard, entry in enumerate(c.steps["signals"]):
         rules = rules_of(c.recipe, source_of(entry))
         shards.append(Shard(entry.label, [entry.content, rules], {"signals": c.path("signals", "signals", shard), "rules": rules}))
-    return Step("rules", 1, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
+    return Step("rules", 2, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
 
 
 def rules_of(recipe: Recipe, source: str) -> list[Json]:
@@ -71,8 +71,10 @@ def check_rules(recipe: Recipe) -> None:
 
 @lru_cache(maxsize=64)
 def resolved(rules: str) -> list[Rule]:
-    """Rules of the recipe's entries (as JSON), checked once rather than for each shard."""
-    return resolve_rules(json.loads(rules))
+    """Rules of the recipe's entries (as JSON), checked once rather than for each shard; empty text is dropped whatever they are."""
+    chosen = resolve_rules(json.loads(rules))
+    empty = next(rule for rule in RULE_SETS["gopher_quality"].rules if rule.name == "empty")
+    return chosen if any(rule.name == "empty" for rule in chosen) else [empty, *chosen]
 
 
 def _rules(writer: ShardWriter, task: Json) -> Mapping[str, int]:

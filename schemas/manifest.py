@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import LakeError
-from schemas.store import Published, publish_json
+from schemas.store import Published, publish_json, read_json
 
 Json = Any
 
@@ -122,6 +122,6 @@ def read_snapshot(root: Path, name: str = "current") -> Snapshot:
     path = root / f"snapshots/{name}.json"
     if not path.is_file():
         raise LakeError(f"no snapshot {name!r}", where=str(root), fix="run `gristmill curate RECIPE` first, or name another --lake")
-    value = json.loads(path.read_text(encoding="utf-8"))
+    value = read_json(path)
     steps = {step: [entry_from_json(entry) for entry in entries] for step, entries in value["steps"].items()}
     return Snapshot(value["recipe"], steps)

@@ -13,7 +13,6 @@ and ``next_step``. A position (or a step) of the run therefore belongs to the **
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 from schemas.interleave import Interleave
 from schemas.manifest import fingerprint
-from schemas.store import publish_json
+from schemas.store import publish_json, read_json
 
 
 @dataclass(frozen=True)
@@ -150,4 +149,4 @@ def read_segments(path: Path) -> list[Segment]:
     """Read a run's list of segments; an absent file is an empty list."""
     if not path.is_file():
         return []
-    return [segment_from_json(value) for value in json.loads(path.read_text(encoding="utf-8"))]
+    return [segment_from_json(value) for value in read_json(path)]

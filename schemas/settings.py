@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from schemas.errors import RecipeError, nearest
+from schemas.store import read_json
 
 
 @dataclass(frozen=True)
@@ -344,5 +345,5 @@ def read_outcome(folder: Path) -> Outcome | None:
     path = folder / "outcome.json"
     if not path.is_file():
         return None
-    outcome: Outcome = build(Outcome, json.loads(path.read_text(encoding="utf-8")), str(path))
+    outcome: Outcome = build(Outcome, read_json(path), str(path))
     return outcome

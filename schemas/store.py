@@ -82,6 +82,18 @@ def publish_json(root: Path, relative: str, value: Any) -> Published:
     return publish(root, relative, lambda path: _write_text(path, text))
 
 
+def read_json(path: Path) -> Any:
+    """Read a published JSON document.
+
+    Raises:
+        LakeError: what is there is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LakeError(f"damaged: {error}", where=str(path), fix="restore the file, or delete it and run again") from error
+
+
 def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 

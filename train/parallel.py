@@ -78,5 +78,6 @@ def ranks() -> Iterator[Ranks]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=30))
     try:
         yield Ranks(rank, world, device)
+        dist.barrier()  # a rank that tears down while another still talks to it aborts
     finally:
         dist.destroy_process_group()

@@ -153,6 +153,11 @@ def test_every_failing_rule_is_recorded_with_value_and_threshold(lake):
         assert failure["value"] < failure["threshold"] == 50
 
 
+def test_empty_text_has_its_own_verdict_without_any_rule(recipe_path, tmp_path):
+    curate(Curation(tmp_path, load_recipe(recipe_path, ["rules=[]"]), LocalExecutor(1), Silent()))
+    assert [(v["state"], v["reason"]) for v in rows(tmp_path, "verdicts") if v["bytes"] == 0] == [("dropped", "empty")]
+
+
 def test_a_rerun_does_nothing_and_a_changed_rule_reads_nothing_again(recipe_path, lake, tmp_path):
     shutil.copytree(lake, tmp_path / "lake")
     ran = {}

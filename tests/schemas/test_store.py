@@ -10,6 +10,9 @@ import time
 import pytest
 
 from schemas.errors import LakeError
+from schemas.manifest import read_snapshot
+from schemas.segments import read_segments
+from schemas.settings import read_outcome
 from schemas.store import lock, publish, publish_json, remove_temporary, verify
 
 
@@ -83,3 +86,14 @@ def test_a_lock_where_nothing_can_be_written_is_a_user_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LakeError, match="cannot write"), lock(tmp_path / "file" / ".lock", "test"):
         pass
+
+
+@pytest.mark.parametrize(
+    "read", [lambda root: read_snapshot(root), lambda root: read_segments(root / "segments.json"), lambda root: read_outcome(root)]
+)
+def test_damaged_json_is_an_error_of_the_lake_that_names_the_file(tmp_path, read):
+    (tmp_path / "snapshots").mkdir()
+    for name in ("snapshots/current.json", "segments.json", "outcome.json"):
+        (tmp_path / name).write_text('{"half": ')
+    with pytest.raises(LakeError, match=r"(current|segments|outcome)\.json: damaged"):
+        read(tmp_path)
