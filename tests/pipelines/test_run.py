@@ -31,13 +31,20 @@ def ask(lake: Path, query: str) -> Any:
     return json.loads(gristmill("sql", query, "--json", "--lake", lake).stdout)
 
 
+def heed_ctrl_c() -> None:
+    """Commands begun in the background of a script ignore Ctrl-C, and so would everything that the tests start from there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """Recipe, lake, and what the run printed after it had been stopped by Ctrl-C in its first stage and run again."""
     folder = tmp_path_factory.mktemp("tiny")
     recipe, lake = write_project(folder / "in"), folder / "lake"
     command = [sys.executable, "-u", "-m", "pipelines.cli", "run", str(recipe), "--lake", str(lake), "--no-prefect"]
-    process = subprocess.Popen(command, env=ENVIRONMENT, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=ENVIRONMENT, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("first") and "loss" in line:
