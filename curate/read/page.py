@@ -101,7 +101,7 @@ def _decoded(encoding: str, body: bytes, limit: int) -> bytes:
 
 def _unbrotli(body: bytes, limit: int) -> bytes:
     try:
-        import brotli  # type: ignore[import-untyped]  # late: comes with the extra
+        import brotli
     except ImportError as error:
         raise _extra("pages packed with brotli") from error
     try:
