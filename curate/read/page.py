@@ -101,7 +101,7 @@ def _decoded(encoding: str, body: bytes, limit: int) -> bytes:
 
 def _unbrotli(body: bytes, limit: int) -> bytes:
     try:
-        import brotli
+        import brotli  # late: comes with the extra
     except ImportError as error:
         raise _extra("pages packed with brotli") from error
     try:
