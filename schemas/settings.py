@@ -65,7 +65,7 @@ class OptimizerSettings:
     """An optimizer by name, with parameter groups (no decay on norms, biases and other vectors).
 
     Attributes:
-        name: one of ``train.loop.DRIVEN``.
+        name: one of ``train.build.DRIVEN``.
         lr: peak learning rate.
         weight_decay: decoupled weight decay.
         embedding_lr: learning rate of the embeddings; null means ``lr``.
@@ -152,6 +152,8 @@ class TrainSettings:
         optimizer: the optimizer.
         schedule: the learning-rate schedule.
         early_stop: early stopping; null is off.
+        callbacks: local code told of steps, evaluations, checkpoints and the end: ``package.module:function``s that return a
+            ``train.callbacks.Callback``.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -172,6 +174,7 @@ class TrainSettings:
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     early_stop: EarlyStopSettings | None = None
+    callbacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from train.build import build_model, build_stage_optimizer
 from train.compiling import compile_blocks, why_not
-from train.loop import build_model, build_stage_optimizer
 from train.parallel import Ranks
 from train.stage import Stage
 from train.step import train_step

@@ -3,38 +3,39 @@
 What a step does is a function of the state before it and of the step's number; everything else (rows, learning rate, dropout) is computed.
 The state is the model, the optimizer, and ``Trainer.state``; a checkpoint holds all of it. Evaluation and early stopping happen between
 steps and are part of that state, so a process that dies anywhere repeats exactly what came after its last checkpoint.
+
+The tables (``Recorder``) are written by the loop itself, since a checkpoint counts only what they hold; the live line, trackers and the
+user's own code are callbacks.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from schemas.errors import RecipeError
 from schemas.settings import Outcome
 from schemas.store import lock, publish_json, remove_temporary
+from train.build import build_model, build_stage_optimizer
+from train.callbacks import Callback, StepReport, load_callbacks
 from train.checkpoint import Checkpoint, checkpoint_path, newest, prune, save
 from train.compiling import compile_blocks, why_not
 from train.early_stop import EarlyStop
 from train.evaluate import evaluate
 from train.interrupt import Interrupt, Interrupted
 from train.ledger import Recorder, next_attempt
-from train.model import Decoder
-from train.optim import OPTIMIZERS, build_optimizer
+from train.metrics import step_values
+from train.outcome import StageLosses, stage_outcome
 from train.parallel import Ranks
 from train.progress import Progress
-from train.recompute import group_size
 from train.resume import check_resume, earlier_checkpoint, facts, restore
 from train.schedule import scale
 from train.stage import Stage
-from train.step import StepResult, train_step
+from train.step import train_step
 
 
 def run_stage(
@@ -63,13 +64,18 @@ def run_stage(
         return Trainer(Stage.open(root, folder), ranks, interrupt, threads=threads, allow_mismatch=allow_mismatch).run()
 
 
-DRIVEN = ("adafactor", "adamw", "came", "lion", "muon", "sgd", "sophia")
-"""Optimizers the loop can drive and resume bit for bit. The others need more than a gradient a step (``lbfgs`` evaluates the loss again,
-``schedule_free`` changes its weights to evaluate) or keep state of classes that checkpoints do not load (packages' own)."""
-
-
 class Trainer:
-    """Trains one stage; see ``run_stage``."""
+    """Trains one stage; see ``run_stage``.
+
+    Attributes:
+        stage: the stage.
+        ranks: all ranks.
+        model: the model.
+        optimizer: its optimizer.
+        step: the next step's number over the whole run.
+        recorder: writes the tables.
+        heldout: the last evaluation.
+    """
 
     def __init__(self, stage: Stage, ranks: Ranks, interrupt: Interrupt, *, threads: int = 0, allow_mismatch: bool = False) -> None:
         self.stage, self.ranks, self.interrupt, self.settings = stage, ranks, interrupt, stage.settings
@@ -78,14 +84,15 @@ class Trainer:
         torch.set_num_threads(threads or training.threads or max(1, (os.cpu_count() or 1) // local_ranks))
         self.model = build_model(stage, ranks)
         self.optimizer = build_stage_optimizer(stage, self.model)
-        self.stop = EarlyStop(training.early_stop)
         self.step, self.evaluated, self.skipped = stage.first_step, stage.first_step, 0
+        self.stop = EarlyStop(training.early_stop)
+        self.losses = StageLosses(training.log_every)
         self.heldout: dict[str, float] = {}
         self.best: str | None = None
-        self.first_losses = [0.0, 0.0]
-        self.recent: deque[tuple[float, float]] = deque(maxlen=training.log_every)
+        self.own_callbacks = load_callbacks(training.callbacks)
         notices = self._start(allow_mismatch)
         self.progress = Progress(stage.settings.stage, self.step - stage.first_step, stage.steps, shown=ranks.first)
+        self.callbacks: list[Callback] = [self.progress, *self.own_callbacks.values()]
         for notice in notices:
             self.progress.line(notice)
 
@@ -119,30 +126,24 @@ class Trainer:
     def run(self) -> Outcome:
         """Train to the stage's end."""
         try:
+            for callback in self.callbacks:
+                callback.on_start(self)
             while True:
                 if self._evaluation_due():
                     self._evaluate()
                 if self.stop.fire(self.step, self.stage.first_step, self.stage.end_step) and self.stop.until > self.step:
-                    self._event("cooldown", max(self.stage.first_step, self.step - 1), until=self.stop.until)
+                    self._event("cooldown", self._last_step, until=self.stop.until)
                 if self.step == self.stop.end(self.stage.end_step):
                     return self._finish()
-                every = self.training.checkpoint_every
-                if every and self.step > self.stage.first_step and (self.step - self.stage.first_step) % every == 0:
+                if self._checkpoint_due():
                     self._save()
                 self._pause()
                 self._step()
         except Interrupted:
-            self._event("interrupted", max(self.stage.first_step, self.step - 1))
-            self._save()
-            self.recorder.flush(self.step)
-            self.progress.line(f"saved before step {self.step - self.stage.first_step} of {self.stage.steps}; the same command goes on")
+            self._leave()
             raise
         finally:
             self.progress.close()
-
-    def _pause(self) -> None:
-        if self.ranks.any(self.interrupt.came):
-            raise Interrupted
 
     def _step(self) -> None:
         began = time.perf_counter()
@@ -171,31 +172,16 @@ class Trainer:
             self._event("skipped", step, loss=repr(result.loss), grad_norm=repr(result.grad_norm))
             self.progress.line(f"step {done}: loss {result.loss}, gradient norm {result.grad_norm}: skipped, nothing was changed")
         else:
-            self._count(result)
-        self._measure(step, result, rate, time.perf_counter() - began, waited)
+            self.losses.add(result)
+        values = step_values(result, stage.sources, lr=training.optimizer.lr * rate)
+        speed = float(result.tokens.sum()) / (time.perf_counter() - began)
+        if (done + 1) % training.log_every == 0:
+            values |= {"tokens_per_second": speed, "data_wait_seconds": waited, "skipped_steps": float(self.skipped)}
+        self._record(step, values)
         self.step = step + 1
-
-    def _count(self, result: StepResult) -> None:
-        """Add a step to the means over the stage's first and last ``log_every`` steps."""
-        pair = (float(result.nats.sum()), float(result.tokens.sum()))
-        if self.step - self.stage.first_step < self.training.log_every:
-            self.first_losses = [a + b for a, b in zip(self.first_losses, pair, strict=True)]
-        self.recent.append(pair)
-
-    def _measure(self, step: int, result: StepResult, rate: float, seconds: float, waited: float) -> None:
-        tokens = float(result.tokens.sum())
-        values = {"loss": result.loss, "grad_norm": result.grad_norm, "lr": self.training.optimizer.lr * rate}
-        values |= {
-            f"loss/{source}": float(nats / count)
-            for source, nats, count in zip(self.stage.sources, result.nats, result.tokens, strict=True)
-            if count
-        }
-        done = step - self.stage.first_step + 1
-        if done % self.training.log_every == 0:
-            values |= {"tokens_per_second": tokens / seconds, "data_wait_seconds": waited, "skipped_steps": float(self.skipped)}
-        if self.ranks.first:
-            self.recorder.metrics(step, values)
-        self.progress.step(done, result.loss, tokens / seconds)
+        report = StepReport(step, done + 1, batches, result, values, speed)
+        for callback in self.callbacks:
+            callback.on_step(self, report)
 
     def _evaluation_due(self) -> bool:
         done, every = self.step - self.stage.first_step, self.training.eval_every
@@ -203,7 +189,7 @@ class Trainer:
         return due and self.evaluated != self.step and bool(self.stage.holdout.lots) and self.training.eval_rows > 0
 
     def _evaluate(self) -> None:
-        found = evaluate(
+        self.heldout = evaluate(
             self.model,
             self.stage.holdout,
             rows_per_source=self.training.eval_rows,
@@ -212,17 +198,17 @@ class Trainer:
             ranks=self.ranks,
             pause=self._pause,
         )
-        self.evaluated, self.heldout = self.step, found
-        if self.ranks.first:
-            self.recorder.metrics(self.step - 1, found)
-        value = found[self.stop.monitor]
-        if self.stop.update(self.step, value):
+        self.evaluated = self.step
+        self._record(self.step - 1, self.heldout)
+        if self.stop.update(self.step, self.heldout[self.stop.monitor]):
             self.best = checkpoint_path(self.settings.folder, self.attempt, self.step)
             self._save()
-        sources = "".join(f", {name[8:]} {loss:.3f}" for name, loss in found.items() if name.startswith("heldout/"))
-        self.progress.line(
-            f"{self.settings.stage}  {self.step - self.stage.first_step}/{self.stage.steps}  held out {found['heldout']:.3f}{sources}"
-        )
+        for callback in self.callbacks:
+            callback.on_evaluation(self, self.heldout)
+
+    def _checkpoint_due(self) -> bool:
+        done, every = self.step - self.stage.first_step, self.training.checkpoint_every
+        return every > 0 and done > 0 and done % every == 0
 
     def _save(self) -> str:
         """Save a checkpoint before the current step, unless there is one; returns its path."""
@@ -237,7 +223,10 @@ class Trainer:
         self.saved = path
         if self.ranks.first:
             prune(self.stage.root, self.settings.folder, {self.best or path}, self.training.keep_last)
-        self._event("checkpoint", max(self.stage.first_step, self.step - 1), path=path, seconds=round(time.perf_counter() - began, 3))
+        seconds = time.perf_counter() - began
+        self._event("checkpoint", self._last_step, path=path, seconds=round(seconds, 3))
+        for callback in self.callbacks:
+            callback.on_checkpoint(self, path, seconds)
         return path
 
     def state(self) -> dict[str, Any]:
@@ -253,104 +242,63 @@ class Trainer:
             "optimizer": type(self.optimizer).__name__,
             "computed": self.computed,
             "circumstances": self.circumstances,
-            "early_stop": self.stop.state(),
             "best": self.best,
             "evaluated": self.evaluated,
             "heldout": self.heldout,
             "skipped": self.skipped,
-            "first_losses": self.first_losses,
-            "recent": list(self.recent),
+            "early_stop": self.stop.state(),
+            "losses": self.losses.state(),
+            "callbacks": {name: callback.state() for name, callback in self.own_callbacks.items()},
         }
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         restore(checkpoint, self.model, self.optimizer, self.model.as_dict(), same_stage=True)
         state = checkpoint.state
         self.step, self.evaluated, self.skipped = state["step"], state["evaluated"], state["skipped"]
-        self.heldout, self.best, self.first_losses = state["heldout"], state["best"], state["first_losses"]
-        self.recent.extend((nats, tokens) for nats, tokens in state["recent"])
+        self.heldout, self.best = state["heldout"], state["best"]
         self.stop.load(state["early_stop"])
+        self.losses.load(state["losses"])
+        for name, callback in self.own_callbacks.items():
+            if name in state["callbacks"]:
+                callback.load(state["callbacks"][name])
+
+    def _pause(self) -> None:
+        """Leave if any rank was asked to; every rank must call."""
+        if self.ranks.any(self.interrupt.came):
+            raise Interrupted
+
+    def _leave(self) -> None:
+        self._event("interrupted", self._last_step)
+        self._save()
+        self.recorder.flush(self.step)
+        self.progress.line(f"saved before step {self.step - self.stage.first_step} of {self.stage.steps}; the same command goes on")
+        for callback in self.callbacks:
+            callback.on_stop(self, None)
 
     def _finish(self) -> Outcome:
         stage, stop = self.stage, self.training.early_stop
-        last = self._save()
-        step = self.step
-        early = step < stage.end_step
+        last, step = self._save(), self.step
         if stop is not None and stop.restore_best and self.best is not None:
             last, step = self.best, self.stop.best_step
-        outcome = Outcome(
-            reason="early_stop" if early else "finished",
-            detail=self._why(early, step),
-            next_row=stage.next_row(step),
-            next_step=step,
-            checkpoint=last,
-            first_loss=self.first_losses[0] / self.first_losses[1] if self.first_losses[1] else math.nan,
-            last_loss=sum(n for n, _ in self.recent) / sum(t for _, t in self.recent) if self.recent else math.nan,
-            heldout={"all" if name == "heldout" else name[8:]: loss for name, loss in self.heldout.items() if name.startswith("heldout")},
-            returned=tuple((a.lot, a.start, a.stop) for a in stage.leftover(step)),
-        )
-        self._event(outcome.reason, max(stage.first_step, self.step - 1), detail=outcome.detail)
+        outcome = stage_outcome(stage, self.stop, self.losses, self.heldout, end=self.step, start_next=step, checkpoint=last)
+        self._event(outcome.reason, self._last_step, detail=outcome.detail)
         self.recorder.flush(self.step)
         if self.ranks.first:
             publish_json(stage.root, f"{self.settings.folder}/outcome.json", dataclasses.asdict(outcome))
         self.ranks.broadcast(None)
-        self.progress.line(outcome.detail)
+        for callback in self.callbacks:
+            callback.on_stop(self, outcome)
         return outcome
 
-    def _why(self, early: bool, step: int) -> str:
-        done = self.step - self.stage.first_step
-        text = f"{self.settings.stage} trained all its {done} steps"
-        if early:
-            text = (
-                f"{self.settings.stage} stopped early after {done} of {self.stage.steps} steps: {self.stop.monitor} did not fall below "
-                f"{self.stop.reference:.4f} in {self.stop.waited} evaluations"
-            )
-            cooled = self.stop.until - self.stop.fired_at
-            text += f"; its last {cooled} steps cooled down" if cooled else ""
-        return (
-            text if step == self.step else f"{text}; the next stage starts from the best checkpoint, after {step - self.stage.first_step}"
-        )
+    @property
+    def _last_step(self) -> int:
+        """The last step done in the stage; its first before any."""
+        return max(self.stage.first_step, self.step - 1)
+
+    def _record(self, step: int, values: dict[str, float]) -> None:
+        if self.ranks.first:
+            self.recorder.metrics(step, values)
 
     def _event(self, kind: str, step: int, **detail: Any) -> None:
         if self.ranks.first:
             self.recorder.event(step, kind, **detail)
-
-
-def build_model(stage: Stage, ranks: Ranks) -> Decoder:
-    """Build the stage's model with its seeded random weights, on the rank's device."""
-    settings = stage.settings
-    model = Decoder(
-        settings.model,
-        settings.vocabulary,
-        settings.row_length,
-        settings.seed,
-        recompute=group_size(settings.training.recompute, settings.model.layers),
-        z_loss=settings.training.z_loss,
-    )
-    return model.to(ranks.device)
-
-
-def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer:
-    """Build the stage's optimizer.
-
-    Raises:
-        RecipeError: an unknown optimizer or option.
-    """
-    settings = stage.settings.training.optimizer
-    if settings.name in OPTIMIZERS and (settings.name not in DRIVEN or settings.options.get("estimator") == "hutchinson"):
-        raise RecipeError(
-            f"{settings.name!r} with options {settings.options} cannot be driven by the training loop",
-            where="training.optimizer.name",
-            fix=f"choose one of {', '.join(DRIVEN)} (sophia with its Gauss-Newton estimator)",
-        )
-    try:
-        return build_optimizer(
-            settings.name,
-            model.named_parameters(),
-            lr=settings.lr,
-            weight_decay=settings.weight_decay,
-            embedding_lr=settings.embedding_lr,
-            warmup_steps=stage.settings.training.schedule.warmup_steps,
-            **settings.options,
-        )
-    except (ValueError, TypeError) as error:
-        raise RecipeError(str(error), where="training.optimizer") from error

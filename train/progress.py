@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TextIO
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TextIO
+
+from schemas.settings import Outcome
+from train.callbacks import Callback, StepReport
+
+if TYPE_CHECKING:
+    from train.loop import Trainer
 
 _QUIET_SECONDS = 15.0
 _LIVE_SECONDS = 0.2
 
 
-class Progress:
+class Progress(Callback):
     """Shows steps, loss, rate and time left.
 
     Args:
@@ -26,6 +33,20 @@ class Progress:
         self.live = self.stream.isatty()
         self._began, self._first, self._last = time.monotonic(), first, 0.0
         self._width = 0
+
+    def on_step(self, run: Trainer, report: StepReport) -> None:
+        """Draw the live line again."""
+        self.step(report.done, report.result.loss, report.tokens_per_second)
+
+    def on_evaluation(self, run: Trainer, values: Mapping[str, float]) -> None:
+        """Write held-out losses."""
+        sources = "".join(f", {name[8:]} {loss:.3f}" for name, loss in values.items() if name.startswith("heldout/"))
+        self.line(f"{self.label}  {run.step - run.stage.first_step}/{self.steps}  held out {values['heldout']:.3f}{sources}")
+
+    def on_stop(self, run: Trainer, outcome: Outcome | None) -> None:
+        """Write how the stage ended."""
+        if outcome is not None:
+            self.line(outcome.detail)
 
     def step(self, done: int, loss: float, tokens_per_second: float) -> None:
         """Show that ``done`` steps of the stage are done."""

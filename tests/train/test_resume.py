@@ -15,8 +15,8 @@ from schemas.errors import LakeError
 from schemas.settings import EarlyStopSettings
 from tests.train.run_tables import finish, losses, start, table, trainer, valid
 from tests.train.tiny_lake import MODEL, TRAINING, build, write_stage
+from train.build import DRIVEN
 from train.interrupt import Interrupted
-from train.loop import DRIVEN
 from train.schedule import scale
 
 
