@@ -9,6 +9,7 @@ from curate.holdout import hold_out
 from curate.identity import repeats_step, sample_step
 from curate.layout import check_expressions
 from curate.read import READ_VERSION, list_shards, read_shard
+from curate.scores import check_signals, score_steps
 from curate.step import Step
 from curate.verdicts import check_sources, conservation_step, verdicts_step
 from schemas.manifest import Snapshot, fingerprint, write_snapshot
@@ -33,8 +34,9 @@ def read(c: Curation) -> None:
         RecipeError: an SQL expression of the recipe is not one allowed expression; found before anything is read.
         InputError: a source has no input, no records, or too many bad ones.
     """
+    check_signals(c.recipe)
     check_rules(c.recipe)
-    check_preference(c.recipe.dedup)
+    check_preference(c.recipe.dedup, c.recipe.signals)
     check_expressions(c.recipe)
     shards = [shard for name, source in c.recipe.sources.items() for shard in list_shards(name, source, c.recipe.shards.bytes)]
     c.keep(Step("read", READ_VERSION, {}, read_shard, processes=True), shards)
@@ -44,9 +46,16 @@ def read(c: Curation) -> None:
     c.keep(*repeats_step(c))
 
 
+def measure(c: Curation) -> None:
+    """Signals of every document: those counted in its text, and the user's own."""
+    c.keep(*signals_step(c))
+    for step, shards in score_steps(c):
+        c.keep(step, shards)
+
+
 def filter_documents(c: Curation) -> None:
     """Signals of every document, and the rules that each fails."""
-    c.keep(*signals_step(c))
+    measure(c)
     c.keep(*rules_step(c))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from curate.dedup.near import NEAR_VERSION, NearDuplicates, find_near_duplicates
 from curate.dedup.signature_files import SignatureSpill, from_table, to_table
 from curate.dedup.sketch import SIGNATURE_VERSION, Signatures, SketchSettings, sign
 from curate.rules import validate_expression
+from curate.scores.columns import step_name
 from curate.sql import connect, present, scan
 from curate.step import Shard, ShardWriter, Step
 from curate.survivors import passing_rows
@@ -78,25 +79,27 @@ def _sign(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     return {"documents": len(rows)}
 
 
-def check_preference(dedup: Dedup) -> None:
-    """Accept expressions of ``dedup.prefer`` that are each one allowed expression.
+def check_preference(dedup: Dedup, own: Iterable[str] = ()) -> None:
+    """Accept expressions of ``dedup.prefer`` that are each one allowed expression; ``own`` names the user's own signals.
 
     Raises:
         RecipeError: one that is anything else; says which.
     """
+    columns = pa.schema([*PREFERENCE, *(pa.field(name, pa.float64()) for name in own)])
     for position, expression in enumerate(dedup.prefer):
-        validate_expression(expression, PREFERENCE, where=f"dedup.prefer[{position}]")
+        validate_expression(expression, columns, where=f"dedup.prefer[{position}]")
 
 
 def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
     """A step over the whole lake that names, for each duplicate, the kept document it duplicates."""
     dedup = c.recipe.dedup
     settings = dedup.model_dump(mode="json")
-    inputs = [[entry.content for entry in c.steps[step]] for step in ("read", "signals", "sign")]
+    inputs = [[entry.content for entry in c.steps[step]] for step in ("read", "signals", *map(step_name, c.recipe.signals), "sign")]
     task = {
         "dedup": settings,
         "documents": c.paths("read", "documents"),
         "signals": c.paths("signals", "signals"),
+        "scores": {name: c.paths(step_name(name), "scores") for name in c.recipe.signals},
         "sources": list(c.recipe.sources),
         "signatures": [path for path in c.paths("sign", "signatures") if path is not None],
         "memory_bytes": c.memory_bytes,
@@ -173,11 +176,18 @@ def _preference(root: Path, task: Json, place: NDArray[np.uint64]) -> NDArray[np
     with connect(task["memory_bytes"]) as db:
         scan(db, "documents", root, present(task["documents"]), [name for name in DOCUMENTS.names if name not in ("text", "meta")])
         scan(db, "signals", root, present(task["signals"]), SIGNALS.names)
+        own = ""
+        for name, paths in task["scores"].items():
+            if present(paths):
+                scan(db, f"score_{name}", root, present(paths), [f"value AS {name}"])
+            else:
+                db.register(f"score_{name}", pa.table({"locator": pa.array([], pa.uint64()), name: pa.array([], pa.float64())}))
+            own += f" LEFT JOIN score_{name} USING (locator)"
         db.register("passing", pa.table({"locator": place, "position": np.arange(len(place))}))
         ranks = db.sql(
             f"""
             SELECT position, row_number() OVER (ORDER BY {prefer} list_position($sources, source), doc_id) - 1 AS rank
-            FROM passing JOIN documents USING (locator) JOIN signals USING (locator)
+            FROM passing JOIN documents USING (locator) JOIN signals USING (locator){own}
             """,
             params={"sources": task["sources"]},
         ).fetchnumpy()

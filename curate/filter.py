@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from curate.corpus import column_array
 from curate.curation import Curation, source_of
 from curate.rules import RULE_SETS, Rule, evaluate, resolve_rules
+from curate.scores import content_of, read_signals, signal_files, signal_schema
 from curate.signals import compute_signals
 from curate.step import Shard, ShardWriter, Step
 from schemas.recipe import Recipe
@@ -49,7 +50,9 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
     shards = []
     for shard, entry in enumerate(c.steps["signals"]):
         rules = rules_of(c.recipe, source_of(entry))
-        shards.append(Shard(entry.label, [entry.content, rules], {"signals": c.path("signals", "signals", shard), "rules": rules}))
+        own = list(c.recipe.signals)
+        task = {"signals": signal_files(c.steps, own, shard), "rules": rules}
+        shards.append(Shard(entry.label, [content_of(c.steps, own, shard), rules], task))
     return Step("rules", 2, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
 
 
@@ -66,13 +69,13 @@ def check_rules(recipe: Recipe) -> None:
         RecipeError: one that is anything else; says which, and what is wrong with it.
     """
     for source in recipe.sources:
-        resolved(json.dumps(rules_of(recipe, source)))
+        resolved(json.dumps(rules_of(recipe, source)), tuple(recipe.signals))
 
 
 @lru_cache(maxsize=64)
-def resolved(rules: str) -> list[Rule]:
+def resolved(rules: str, own: tuple[str, ...] = ()) -> list[Rule]:
     """Rules of the recipe's entries (as JSON), checked once rather than for each shard; empty text is dropped whatever they are."""
-    chosen = resolve_rules(json.loads(rules))
+    chosen = resolve_rules(json.loads(rules), signal_schema(own))
     empty = next(rule for rule in RULE_SETS["gopher_quality"].rules if rule.name == "empty")
     return chosen if any(rule.name == "empty" for rule in chosen) else [empty, *chosen]
 
@@ -80,8 +83,8 @@ def resolved(rules: str) -> list[Rule]:
 def _rules(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if task["signals"] is None:
         return {"documents": 0, "passed": 0}
-    signals = pq.read_table(writer.root / task["signals"], partitioning=None)
-    failures = evaluate(signals.drop_columns(["doc_id"]), resolved(json.dumps(task["rules"])))
+    signals = read_signals(writer.root, task["signals"])
+    failures = evaluate(signals.drop_columns(["doc_id"]), resolved(json.dumps(task["rules"]), tuple(task["signals"]["scores"])))
     writer.table("failures", failures.add_column(0, "doc_id", signals.column("doc_id")))
     lengths = column_array(failures, "failures").value_lengths()
     return {"documents": failures.num_rows, "passed": sum(1 for n in lengths.to_pylist() if n == 0)}

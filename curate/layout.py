@@ -20,21 +20,21 @@ from curate.corpus import column_array, id_hashes, rows_of, shards_of
 from curate.curation import source_of
 from curate.pack import Packing, pack
 from curate.rules.expression import sandbox, validate_expression
+from curate.scores import content_of, read_signals, signal_files, signal_schema
 from curate.step import Json, Shard, ShardWriter, Step
 from curate.tokenize import LENGTHS, file_of
 from schemas.errors import RecipeError
 from schemas.manifest import Entry
 from schemas.recipe import Recipe
-from schemas.signals import SIGNALS
 from schemas.store import publish_json
 
 REPEAT_DRAW = 0x52455045
 """Added to the seed, so that the draw of fractional repeats is independent of the other draws by doc_id."""
 
 
-def layout_step(recipe: Recipe, tokens: Sequence[Entry], signals: Sequence[Entry]) -> tuple[Step, list[Shard]]:
+def layout_step(recipe: Recipe, tokens: Sequence[Entry], steps: Mapping[str, Sequence[Entry]]) -> tuple[Step, list[Shard]]:
     """The step that orders each source's documents into bins and pack shards: files ``layout`` (a row group each) and ``cuts``."""
-    settings = recipe.pack
+    settings, own = recipe.pack, list(recipe.signals)
     check_expressions(recipe)
     shards = []
     for name, source in recipe.sources.items():
@@ -45,12 +45,12 @@ def layout_step(recipe: Recipe, tokens: Sequence[Entry], signals: Sequence[Entry
             source.repeats.model_dump(exclude={"by"}) if source.repeats else {"drop": 0.0, "most": source.epochs, "power": 0.0, "rate": 0.0}
         )
         draws = {"bins": settings.bins, "by": by, "curve": curve, "seed": recipe.seed}
-        inputs: Json = [[tokens[shard].content for shard in mine], [signals[shard].content for shard in mine] if by else [], draws]
+        inputs: Json = [[tokens[shard].content for shard in mine], [content_of(steps, own, shard) for shard in mine] if by else [], draws]
         task = draws | {
             "source": name,
             "pack": pack_settings(recipe),
             "lengths": [file_of(tokens[shard], "lengths") for shard in mine],
-            "signals": [file_of(signals[shard], "signals") for shard in mine],
+            "signals": [signal_files(steps, own, shard) for shard in mine],
         }
         shards.append(Shard(name, inputs, task))
     return Step("layout", 1, pack_settings(recipe), _layout), shards
@@ -62,11 +62,12 @@ def check_expressions(recipe: Recipe) -> None:
     Raises:
         RecipeError: one that is anything else; says which, and what is wrong with it.
     """
+    columns = signal_schema(recipe.signals)
     for name, source in recipe.sources.items():
         if source.difficulty is not None:
-            validate_expression(source.difficulty, SIGNALS, where=f"sources.{name}.difficulty")
+            validate_expression(source.difficulty, columns, where=f"sources.{name}.difficulty")
         if source.repeats is not None:
-            validate_expression(source.repeats.by, SIGNALS, where=f"sources.{name}.repeats.by")
+            validate_expression(source.repeats.by, columns, where=f"sources.{name}.repeats.by")
 
 
 def pack_settings(recipe: Recipe) -> dict[str, Json]:
@@ -104,7 +105,7 @@ def _documents(root: Path, task: Json) -> pa.Table:
             parts.append(pq.read_table(root / lengths, partitioning=None))
             rows = rows_of(parts[-1].column("locator").to_numpy())
             for column, sql in task["by"].items():
-                values[column].append(_evaluate(root / signals, sql, column, task["source"])[rows])
+                values[column].append(_evaluate(read_signals(root, signals), sql, column, task["source"])[rows])
     table = pa.concat_tables(parts)
     table = table.set_column(table.column_names.index("tokens"), "tokens", pc.add(table.column("tokens"), specials(task["pack"])))
     ordered = {column: _places(table, np.concatenate(parts)) for column, parts in values.items()}
@@ -117,10 +118,10 @@ def specials(settings: Mapping[str, Json]) -> int:
     return int(settings["bos"]) + int(settings["eos"])
 
 
-def _evaluate(signals: Path, sql: str, column: str, source: str) -> NDArray[np.float64]:
+def _evaluate(signals: pa.Table, sql: str, column: str, source: str) -> NDArray[np.float64]:
     """An expression over a shard's signals; NULL and NaN are hardest, or worst."""
     db = sandbox()
-    db.register("signals", pq.read_table(signals, partitioning=None))
+    db.register("signals", signals)
     try:
         result = db.sql(f"SELECT CAST(({sql}\n) AS DOUBLE) AS value FROM signals").to_arrow_table()
     except duckdb.Error as error:

@@ -55,7 +55,7 @@ def build_lots(root: Path, recipe: Recipe, snapshot: Snapshot, executor: Executo
 
     tokenizer = run(*tokenizer_step(recipe, read, verdicts))
     tokens = run(*tokenize_step(tokenizer[0], read, verdicts))
-    layouts = run(*layout_step(recipe, tokens, snapshot.steps["signals"]))
+    layouts = run(*layout_step(recipe, tokens, snapshot.steps))
     packed = run(*pack_step(root, recipe, tokenizer[0], tokens, layouts))
     lots = run(*lots_step(recipe, tokens, layouts, packed))
     made = {"tokenizer": tokenizer, "tokenize": tokens, "layout": layouts, "pack": packed, "lots": lots}

@@ -21,7 +21,7 @@ class GristmillError(Exception):
 
     exit_code = USER_ERROR
 
-    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+    def __init__(self, what: str, where: str = "", fix: str = "") -> None:
         super().__init__(what, where, fix)
         self.what, self.where, self.fix = what, where, fix
 

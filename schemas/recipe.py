@@ -11,6 +11,7 @@ from schemas.errors import RecipeError, nearest
 from schemas.settings import ModelSettings, TrainSettings, build
 
 NAME = r"^[a-z][a-z0-9_-]{0,40}$"
+SQL_NAME = r"^[a-z][a-z0-9_]{0,40}$"
 
 
 class Strict(BaseModel):
@@ -104,6 +105,28 @@ class Source(Strict):
             raise ValueError("a source has either 'max_epochs' or 'repeats'")
         if self.epochs > 7 and not self.allow_many_epochs:
             raise ValueError(f"max_epochs {self.epochs:g} is above 7, where repetition hurts: set allow_many_epochs: true to insist")
+        return self
+
+
+class Signal(Strict):
+    """A signal of the user's own, one number for each document, which rules and other expressions name like any signal.
+
+    It is the result of local code or of a local model: a recipe that has one runs what it names, so read it as you would read a script.
+    """
+
+    python: str | None = None
+    """package.module:function, or scorer.py:function with the file beside the recipe; called with record batches of documents.
+
+    It returns a number (or null) for each document of the batch, from that document alone."""
+    version: int = Field(default=1, ge=0)
+    """Raise it when the function's results change; lakes then compute the signal anew. A .py file's own content counts without it."""
+    sources: list[str] | None = None
+    """Sources it is computed for, null elsewhere; null is all."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Signal:
+        if self.python is None:
+            raise ValueError("a signal needs 'python'")
         return self
 
 
@@ -275,6 +298,8 @@ class Recipe(Strict):
     """Seed of every draw, order and initialisation."""
     sources: dict[Annotated[str, Field(pattern=NAME)], Source] = Field(min_length=1)
     """Sources by name; their order is the order of shards."""
+    signals: dict[Annotated[str, Field(pattern=SQL_NAME)], Signal] = {}
+    """Signals of the user's own by name, beside those of the signals table."""
     rules: list[RuleEntry] = []
     """Rules in the order in which they are reported."""
     dedup: Dedup = Dedup()
@@ -321,6 +346,8 @@ class Recipe(Strict):
             self._know(stage.sources or [], f"stages[{position}].sources")
         for position, rule in enumerate(self.rules):
             self._know(rule.sources or [], f"rules[{position}].sources")
+        for name, signal in self.signals.items():
+            self._know(signal.sources or [], f"signals.{name}.sources")
         return self
 
     def training_of(self, stage: Stage, where: str = "") -> TrainSettings:

@@ -119,6 +119,10 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
     for source in sources.values() if isinstance(sources, dict) else []:
         if isinstance(source, dict) and isinstance(source.get("paths"), list):
             source["paths"] = [str(folder / p) if isinstance(p, str) and "://" not in p else p for p in source["paths"]]
+    signals = value.get("signals")
+    for signal in signals.values() if isinstance(signals, dict) else []:
+        if isinstance(signal, dict) and str(signal.get("python")).partition(":")[0].endswith(".py"):
+            signal["python"] = str(folder / signal["python"])
     tokenizer = value.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("path"), str):
         tokenizer["path"] = str(folder / tokenizer["path"])

@@ -65,6 +65,14 @@ REPEATS = pa.schema(
 
 SIGNALS_TABLE = pa.schema([doc_id(), *SIGNALS])
 
+SCORES = pa.schema(
+    [
+        doc_id(),
+        column("signal", pa.string(), "name of a signal of the recipe's own"),
+        column("value", pa.float64(), "its value; null when the document has none", True),
+    ]
+)
+
 FAILURES = pa.schema([doc_id(), column("failures", pa.list_(FAILURE), "every failing rule, in declared order; empty when it passes")])
 
 CLUSTERS = pa.schema(
@@ -230,6 +238,7 @@ TABLES: dict[str, pa.Schema] = {
     "quarantine": QUARANTINE,
     "repeats": REPEATS,
     "signals": SIGNALS_TABLE,
+    "scores": SCORES,
     "failures": FAILURES,
     "clusters": CLUSTERS,
     "holdout": HOLDOUT,

@@ -48,12 +48,14 @@ def _failures(db: duckdb.DuckDBPyConnection, signals: pa.Table, rules: Sequence[
     if not rules:
         return pa.array([[]] * signals.num_rows, pa.list_(FAILURE))
     values = [f"CAST(({rule.value}) AS DOUBLE)" if rule.comparison else "CAST(NULL AS DOUBLE)" for rule in rules]
-    columns = [f"{rule.predicate} AS f{i}, {value} AS v{i}" for i, (rule, value) in enumerate(zip(rules, values, strict=True))]
+    columns = [
+        f'{rule.predicate} AS "failed {i}", {value} AS "value {i}"' for i, (rule, value) in enumerate(zip(rules, values, strict=True))
+    ]
     db.register("signals", signals)
     result = db.sql(f"SELECT {', '.join(columns)} FROM signals").to_arrow_table()
     db.unregister("signals")
-    failed = np.stack([result.column(f"f{i}").to_numpy() for i in range(len(rules))], axis=1).astype(bool)
-    numbers = np.stack([result.column(f"v{i}").to_numpy() for i in range(len(rules))], axis=1).astype(np.float64)
+    failed = np.stack([result.column(f"failed {i}").to_numpy() for i in range(len(rules))], axis=1).astype(bool)
+    numbers = np.stack([result.column(f"value {i}").to_numpy() for i in range(len(rules))], axis=1).astype(np.float64)
     which = np.nonzero(failed)[1]
     thresholds = np.array([np.nan if rule.threshold is None else rule.threshold for rule in rules])
     own = np.array([rule.comparison is None for rule in rules])[which]

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from curate.rules.expression import validate_predicate
 from curate.rules.rule_sets import RULE_SETS, Rule
 from schemas.errors import RecipeError, nearest
@@ -17,12 +19,13 @@ _SET_KEYS = frozenset(["set", "off", "thresholds"])
 _OWN_KEYS = frozenset(["sql", "name"])
 
 
-def resolve_rules(entries: Sequence[Mapping[str, Any]]) -> list[Rule]:
+def resolve_rules(entries: Sequence[Mapping[str, Any]], columns: pa.Schema = SIGNALS) -> list[Rule]:
     """The rules of a recipe in declared order.
 
     Args:
         entries: Each is `{"set": name, "off": [reason, ...], "thresholds": {reason: number}}` for a rule set with its changes, or
             `{"sql": expression, "name": reason}` for a rule of the recipe's own, which drops a document where the expression is true.
+        columns: What a rule of the recipe's own may name.
 
     Returns:
         The rules that are on. A rule that two sets share appears once.
@@ -43,7 +46,7 @@ def resolve_rules(entries: Sequence[Mapping[str, Any]]) -> list[Rule]:
         if "set" in entry:
             rules += [rule for rule in _of_set(entry, where) if not _same(rule, rules)]
         else:
-            rules.append(_own(entry, where, rules))
+            rules.append(_own(entry, where, rules, columns))
     return rules
 
 
@@ -75,7 +78,7 @@ def _of_set(entry: Mapping[str, Any], where: str) -> list[Rule]:
     return [rule for reason, rule in rules.items() if reason not in off]
 
 
-def _own(entry: Mapping[str, Any], where: str, before: Sequence[Rule]) -> Rule:
+def _own(entry: Mapping[str, Any], where: str, before: Sequence[Rule], columns: pa.Schema) -> Rule:
     """The recipe's own rule."""
     name = entry.get("name")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
@@ -88,5 +91,5 @@ def _own(entry: Mapping[str, Any], where: str, before: Sequence[Rule]) -> Rule:
     sql = entry["sql"]
     if not isinstance(sql, str):
         raise RecipeError(f"{sql!r} is no SQL text", where=f"{where}.sql", fix="give an expression as text")
-    validate_predicate(sql, SIGNALS, where=f"{where}.sql")
+    validate_predicate(sql, columns, where=f"{where}.sql")
     return Rule(name, sql, None, None)

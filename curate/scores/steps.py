@@ -1,0 +1,72 @@
+"""A step for each signal of the user's own, from documents shards to shards of table ``scores``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.curation import Curation, source_of
+from curate.rules import validate_expression
+from curate.scores.columns import signal_schema, step_name
+from curate.scores.python import GIVEN, code_of, load_function, score
+from curate.step import Shard, ShardWriter, Step
+from schemas.errors import RecipeError
+from schemas.recipe import Recipe, Signal
+from schemas.signals import SIGNALS
+from schemas.tables import SCORES
+
+Json = Any
+SCORES_VERSION = 1
+"""Raise it whenever the same function and documents give other rows."""
+
+
+def check_signals(recipe: Recipe) -> None:
+    """Accept signals whose names rules can use and whose code can be loaded.
+
+    Raises:
+        RecipeError: says which signal, and what is wrong with it.
+    """
+    reserved = {str(word) for (word,) in duckdb.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()}
+    for name, signal in recipe.signals.items():
+        where = f"signals.{name}"
+        if name in SIGNALS.names or name == "doc_id":
+            raise RecipeError(f"the signals table has a column {name!r} already", where=where, fix="choose another name")
+        if name in reserved:
+            raise RecipeError(f"{name!r} is a word of SQL, so rules could not name it", where=where, fix="choose another name")
+        validate_expression(name, signal_schema(recipe.signals), where=where)
+        _load(signal, where)
+
+
+def _load(signal: Signal, where: str) -> None:
+    assert signal.python is not None  # the recipe has checked it
+    load_function(signal.python, f"{where}.python")
+
+
+def score_steps(c: Curation) -> list[tuple[Step, list[Shard]]]:
+    """The steps, in the recipe's order."""
+    return [_score_step(c, name, signal) for name, signal in c.recipe.signals.items()]
+
+
+def _score_step(c: Curation, name: str, signal: Signal) -> tuple[Step, list[Shard]]:
+    settings = {"signal": name, "version": signal.version, "python": code_of(str(signal.python))}
+    wanted = set(c.recipe.sources if signal.sources is None else signal.sources)
+    shards = []
+    for shard, entry in enumerate(c.documents):
+        path = c.path("read", "documents", shard) if source_of(entry) in wanted else None
+        task = {"documents": path, "signal": name, "function": signal.python, "where": f"signals.{name}: shard {entry.label}"}
+        shards.append(Shard(entry.label, None if path is None else entry.content, task))
+    return Step(step_name(name), SCORES_VERSION, settings, _score, processes=True), shards
+
+
+def _score(writer: ShardWriter, task: Json) -> Mapping[str, int]:
+    if task["documents"] is None:
+        return {"documents": 0}
+    documents = pq.read_table(writer.root / task["documents"], columns=list(GIVEN), partitioning=None)
+    values = score(load_function(task["function"], task["where"]), documents, task["function"], task["where"])
+    names = pa.repeat(task["signal"], documents.num_rows)
+    writer.table("scores", pa.table([documents.column("doc_id"), names, values], names=SCORES.names))
+    return {"documents": documents.num_rows, "bytes": documents.column("text").nbytes}
