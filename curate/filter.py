@@ -18,6 +18,7 @@ from curate.signals import compute_signals
 from curate.step import Shard, ShardWriter, Step
 from schemas.recipe import Recipe
 from schemas.signals import SIGNALS, SIGNALS_VERSION
+from schemas.tables import SIGNALS_TABLE
 
 Json = Any
 
@@ -80,11 +81,25 @@ def resolved(rules: str, own: tuple[str, ...] = ()) -> list[Rule]:
     return chosen if any(rule.name == "empty" for rule in chosen) else [empty, *chosen]
 
 
+def failures_of(signals: pa.Table, rules: list[Json]) -> pa.Table:
+    """Every failing rule of each document.
+
+    Args:
+        signals: what ``read_signals`` gives.
+        rules: what ``rules_of`` gives.
+
+    Returns:
+        One column, ``failures``.
+    """
+    own = tuple(name for name in signals.column_names if name not in SIGNALS_TABLE.names)
+    return evaluate(signals.drop_columns(["doc_id"]), resolved(json.dumps(rules), own))
+
+
 def _rules(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if task["signals"] is None:
         return {"documents": 0, "passed": 0}
     signals = read_signals(writer.root, task["signals"])
-    failures = evaluate(signals.drop_columns(["doc_id"]), resolved(json.dumps(task["rules"]), tuple(task["signals"]["scores"])))
+    failures = failures_of(signals, task["rules"])
     writer.table("failures", failures.add_column(0, "doc_id", signals.column("doc_id")))
     lengths = column_array(failures, "failures").value_lengths()
     return {"documents": failures.num_rows, "passed": sum(1 for n in lengths.to_pylist() if n == 0)}

@@ -18,7 +18,7 @@ EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (wi
 
 COMMANDS = {
     "Run": ("run", "curate", "stage", "train", "generate"),
-    "Ask": ("plan", "status", "stats", "why", "sql", "diff"),
+    "Ask": ("plan", "what-if", "status", "stats", "why", "sql", "diff"),
     "Keep": ("snapshot", "export"),
     "Set up": ("init", "schema", "doctor"),
 }
@@ -42,7 +42,7 @@ def build_app() -> App:
     for order, (title, names) in enumerate(COMMANDS.items()):
         group = Group(title, sort_key=order)
         for name in names:
-            app.command(getattr(commands, name), name=name, group=group)
+            app.command(getattr(commands, name.replace("-", "_")), name=name, group=group)
     return app
 
 

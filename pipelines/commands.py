@@ -162,6 +162,25 @@ def plan(
     _show(planned(parameters.root, loaded, parameters.run_name(loaded)), json, print_planned)
 
 
+def what_if(
+    recipe: Recipe,
+    /,
+    *,
+    rule: Annotated[
+        tuple[str, ...],
+        Parameter(name=["--rule"], negative=(), consume_multiple=False, help="One more rule in SQL, true for documents to drop."),
+    ] = (),
+    lake: Lake = LAKE,
+    changes: Changes = (),
+    sample: Sample = "100%",
+    json: Json = False,
+) -> None:
+    """Show what other rules or thresholds would drop, by the signals that a curated lake has stored."""
+    from pipelines.what_if import print_what_if, what_if
+
+    _show(what_if(_parameters(recipe, lake, changes, 0, None, sample), rule), json, print_what_if)
+
+
 def generate(
     *,
     prompt: Annotated[str, Parameter(help="Text to go on from; empty begins a document.")] = "",
