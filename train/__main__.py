@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,9 +58,4 @@ def _inside(lake: Path, stage: str) -> str:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if "WORLD_SIZE" in os.environ:
-        os._exit(code)  # threads of gloo may abort the interpreter's teardown when all is done and durable
-    sys.exit(code)
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported after the group is made, its default arguments would hold it for ever
 
 
 @dataclass(frozen=True)
@@ -80,4 +82,6 @@ def ranks() -> Iterator[Ranks]:
         yield Ranks(rank, world, device)
         dist.barrier()  # a rank that tears down while another still talks to it aborts
     finally:
+        # Ends the group's threads if nothing holds it: one that gives a tensor back while the interpreter ends aborts the process.
         dist.destroy_process_group()
+        gc.collect()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import socket
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from tests.train.run_tables import finish, losses, start, table, trainer, valid
 from tests.train.test_resume import After
 from tests.train.tiny_lake import TRAINING, build
 from train.interrupt import Interrupted
+from train.parallel import ranks
 
 
 @pytest.mark.skipif(not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo")
@@ -40,3 +45,23 @@ def test_two_ranks_equal_one_also_when_they_take_over_midway(tmp_path):
         np.testing.assert_allclose([r["loss"] for r in pieces[1]], [r["loss"] for r in pieces[0]], rtol=1e-4, atol=1e-4)
         assert (end["reason"], end["next_row"], end["returned"]) == (ends[0]["reason"], 26, ends[0]["returned"])
     assert {e["attempt"] for e in table(lakes[1], "events")} == {0}, "one process writes"
+
+
+def leave(rank, world, folder):
+    """Join and leave as the trainer does, with what it imports in between; then list the threads that are left."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": (folder / "port").read_text()}
+    with ranks() as group:
+        optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
+        group.sum(torch.ones(2))
+        optimizer.step()
+    left = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    assert not [name for name in left if "gloo" in name], left
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are listed by /proc")
+def test_no_thread_of_the_group_outlives_it(tmp_path):
+    """A thread that gives back a tensor while the interpreter ends aborts the process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        (tmp_path / "port").write_text(str(free.getsockname()[1]))
+    torch.multiprocessing.spawn(leave, (2, tmp_path), nprocs=2)

@@ -2,18 +2,15 @@
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
+from tests.train.processes import run_ranks
 from train.kernels import linear_cross_entropy
 from train.kernels.linear_loss_parallel import vocabulary_parallel_linear_cross_entropy
 
 VOCABULARY = 101
 
 
-def compare(rank, ranks, address):
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
-    torch.set_num_threads(1)
+def compare(rank, ranks):
     torch.manual_seed(0)
     hidden = torch.randn(37, 16, requires_grad=True)
     weight = torch.randn(VOCABULARY, 16, requires_grad=True)
@@ -42,9 +39,8 @@ def compare(rank, ranks, address):
     assert loss.item() == 0 and not any(bool(g.any()) for g in torch.autograd.grad(loss, (hidden, part)))
     with pytest.raises(ValueError, match=f"rank {rank} of {ranks} must hold rows"):
         vocabulary_parallel_linear_cross_entropy(hidden, part[1:], targets, vocabulary=VOCABULARY)
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_split_vocabulary_gives_the_losses_and_gradients_of_the_whole(ranks, tmp_path):
-    mp.spawn(compare, (ranks, f"file://{tmp_path}/rendezvous"), nprocs=ranks)
+    run_ranks(compare, ranks, tmp_path)

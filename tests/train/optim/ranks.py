@@ -1,4 +1,4 @@
-"""What each of several gloo processes does in the sharding tests; ``run_ranks`` starts them and returns what rank 0 found."""
+"""What each of several gloo processes does in the sharding tests; ``run_ranks`` runs them and returns what rank 0 found."""
 
 import json
 from contextlib import nullcontext
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -15,6 +14,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from tests.train import processes
 from tests.train.optim.cases import STEPS, gradients, travelled_error
 from train.optim.adafactor import Adafactor
 from train.optim.came import CAME
@@ -31,14 +31,12 @@ BUILDS = {
 
 
 def run_ranks(world: int, folder: Path) -> dict:
-    """Run ``_rank`` in ``world`` spawned processes that meet in a file."""
-    mp.spawn(_rank, args=(world, str(folder)), nprocs=world)
+    """Run all comparisons on ``world`` ranks."""
+    processes.run_ranks(_compare_all, world, folder, str(folder))
     return json.loads((folder / "found.json").read_text())
 
 
-def _rank(rank: int, world: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
+def _compare_all(rank: int, world: int, folder: str) -> None:
     found = {"errors": {}, "collectives": {}, "reports": {}}
     mesh = init_device_mesh("cpu", (world,))
     for name, build in BUILDS.items():
@@ -53,8 +51,6 @@ def _rank(rank: int, world: int, folder: str) -> None:
     found["noise"] = _replicas_round_alike(mesh)
     if rank == 0:
         Path(folder, "found.json").write_text(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def _one_mesh(mesh: DeviceMesh) -> list[tuple]:
