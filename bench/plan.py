@@ -51,7 +51,9 @@ def main() -> None:
             share = documents // (SOURCES * BINS)
             lengths = np.exp(draw.normal(6.2, 1.1, share)).astype(np.int64) + 2
             packing = pack(lengths, ROW_LENGTH, 8)
-            lots.append(LotBudget(f"{name}-{level}", name, level, int(source.epochs), packing.rows, int(packing.length.sum()), share))
+            lots.append(
+                LotBudget(f"{name}-{level}", name, level, int(source.epochs), packing.rows, int(packing.length.sum()), share, ROW_LENGTH)
+            )
     packed = time.perf_counter()
     plans = plan_curriculum(made, lots)
     planned = time.perf_counter()

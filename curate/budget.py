@@ -1,9 +1,9 @@
 """Budgets: what is left of each lot, from the uses given out and those returned.
 
-A lot of ``rows`` rows and repeat class ``repeats`` has uses 0 to ``repeats * rows``. What is left of it is a cursor, before which
-everything was given out, and the ranges that stopped stages returned. A stage takes returned ranges first and then from the cursor, so
-a use is given out again only if it was never used: budgets hold by construction. Nothing of this is stored; it is replayed from the
-run's segments and the positions at which its stages ended.
+A lot of ``rows`` rows and repeat class ``repeats`` has uses 0 to ``repeats * rows``. Free is what no row in force used and no rewind
+excluded; a stage takes free uses in ascending order, so what stopped stages returned comes before what was never given out, and a use is
+given out again only if it was never used: budgets hold by construction. Nothing of this is stored; it is replayed from the run's segments
+and the position at which its last stage ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from schemas.errors import PlanError
-from schemas.segments import Allotment, Segment, leftover
+from schemas.ranges import Range, Ranges, minus, size, union
+from schemas.segments import Allotment, Segment, allotments, spent
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class LotBudget:
         rows: its rows.
         tokens: tokens in them, padding not counted.
         documents: documents in them.
+        row_length: tokens of a row.
     """
 
     lot: str
@@ -36,6 +38,7 @@ class LotBudget:
     rows: int
     tokens: int
     documents: int
+    row_length: int
 
     @property
     def uses(self) -> int:
@@ -49,63 +52,77 @@ class LotState:
 
     Attributes:
         lot: the lot.
+        free: uses that can be given out.
         cursor: uses from here on were never given out.
-        returned: disjoint ascending ranges of uses before the cursor that were given out and not used.
+        orders: epochs whose rows come in the order of another, for they give its rows once more: (epoch, that one), ascending.
     """
 
     lot: LotBudget
+    free: Ranges
     cursor: int = 0
-    returned: tuple[tuple[int, int], ...] = ()
+    orders: tuple[tuple[int, int], ...] = ()
 
     @property
     def left(self) -> int:
-        """Uses that can still be given out."""
-        return self.lot.uses - self.cursor + sum(stop - start for start, stop in self.returned)
+        """Number of uses that can be given out."""
+        return size(self.free)
+
+    @property
+    def returned(self) -> Ranges:
+        """Free uses that were given out before and not used."""
+        return minus(self.free, [(self.cursor, self.lot.uses)])
 
     def take(self, rows: int) -> tuple[list[Allotment], LotState]:
         """The next ``rows`` uses, returned ones first, and the state after."""
-        taken: list[Allotment] = []
-        queue = list(self.returned)
-        while rows and queue:
-            start, stop = queue.pop(0)
-            size = min(rows, stop - start)
-            taken.append(Allotment(self.lot.lot, start, start + size))
-            rows -= size
-            if start + size < stop:
-                queue.insert(0, (start + size, stop))
-        if rows:
-            taken.append(Allotment(self.lot.lot, self.cursor, self.cursor + rows))
-        if self.cursor + rows > self.lot.uses:
+        if rows > self.left:
             raise ValueError(f"{rows} uses more than lot {self.lot.lot} has left")
-        return taken, replace(self, cursor=self.cursor + rows, returned=tuple(queue))
+        taken: list[Allotment] = []
+        for start, stop in self.free:
+            while rows and start < stop:
+                end, order = self._piece(start, min(stop, start + rows))
+                taken.append(Allotment(self.lot.lot, start, end, order))
+                rows -= end - start
+                start = end
+        return taken, self.give(taken)
 
-    def spend(self, used: Allotment) -> LotState:
-        """The state after an allotment that an earlier plan took.
+    def _piece(self, start: int, stop: int) -> tuple[int, int | None]:
+        """Up to where uses from ``start`` on can be one allotment, and its order: not over the cursor or into another order."""
+        orders = dict(self.orders)
+        epoch = start // self.lot.rows
+        stop = min(stop, self.cursor) if start < self.cursor else stop
+        if epoch in orders:
+            return min(stop, (epoch + 1) * self.lot.rows), orders[epoch]
+        ahead = [other * self.lot.rows for other in orders if other > epoch]
+        return min([stop, *ahead]), None
+
+    def give(self, given: Iterable[Allotment]) -> LotState:
+        """The state after allotments of it were given out.
 
         Raises:
-            PlanError: it is not among what was left.
+            PlanError: one is not free.
         """
-        if used.start == self.cursor and used.stop <= self.lot.uses:
-            return replace(self, cursor=used.stop)
-        for index, (start, stop) in enumerate(self.returned):
-            if start <= used.start and used.stop <= stop:
-                rest = [span for span in ((start, used.start), (used.stop, stop)) if span[0] < span[1]]
-                return replace(self, returned=(*self.returned[:index], *rest, *self.returned[index + 1 :]))
-        raise PlanError(
-            f"uses {used.start} to {used.stop} of lot {used.lot} were planned, but are not among those left",
-            where="segments.json",
-            fix="the run's past was changed: give the run another name with --run",
-        )
+        spans = [(a.start, a.stop) for a in given]
+        left = minus(self.free, spans)
+        if size(self.free) - size(left) != sum(stop - start for start, stop in spans):
+            raise PlanError(
+                f"uses {spans[0][0]} to {spans[-1][1]} of lot {self.lot.lot} were planned, but are not among those left",
+                where="segments.json",
+                fix="the run's past was changed: give the run another name with --run",
+            )
+        return replace(self, free=left).saw(given)
 
-    def give_back(self, unused: Iterable[Allotment]) -> LotState:
-        """The state after a stopped stage returned ranges; touching ranges become one."""
-        spans: list[tuple[int, int]] = []
-        for start, stop in sorted([*self.returned, *((a.start, a.stop) for a in unused)]):
-            if spans and spans[-1][1] == start:
-                spans[-1] = (spans[-1][0], stop)
-            else:
-                spans.append((start, stop))
-        return replace(self, returned=tuple(spans))
+    def saw(self, given: Iterable[Allotment]) -> LotState:
+        """The state once allotments are known to have been planned, whether they were used or not."""
+        orders = dict(self.orders) | {a.start // self.lot.rows: a.order for a in given if a.order is not None}
+        return replace(self, cursor=max([self.cursor, *(a.stop for a in given)]), orders=tuple(sorted(orders.items())))
+
+    def give_back(self, unused: Iterable[Range]) -> LotState:
+        """The state after ranges of uses that were given out are free again."""
+        return replace(self, free=union([*self.free, *unused]))
+
+    def exclude(self, gone: Iterable[Range]) -> LotState:
+        """The state without some uses, which are never to be given out."""
+        return replace(self, free=minus(self.free, gone))
 
 
 States = Mapping[str, LotState]
@@ -113,35 +130,34 @@ States = Mapping[str, LotState]
 
 def fresh(lots: Iterable[LotBudget]) -> dict[str, LotState]:
     """States of lots of which nothing was used, by lot id."""
-    return {lot.lot: LotState(lot) for lot in lots}
+    return {lot.lot: LotState(lot, ((0, lot.uses),)) for lot in lots}
 
 
 def replay(states: States, segments: Sequence[Segment], next_row: int) -> dict[str, LotState]:
-    """States after a stage that was planned as ``segments`` and ended before position ``next_row`` of the run's order.
+    """States after stages that were planned as ``segments`` and of which the rows before position ``next_row`` were used.
 
     Raises:
-        PlanError: a segment names a lot that is gone, or uses that were not left.
+        PlanError: a segment names a lot that is gone, or a use was used twice.
     """
     after = dict(states)
     for segment in segments:
-        for allotment in allotments(segment):
-            if allotment.lot not in after:
+        for lot, given in _by_lot(allotments(segment)).items():
+            if lot not in after:
                 raise PlanError(
-                    f"lot {allotment.lot} was used by stage {segment.stage!r}, but the lake no longer has it",
+                    f"lot {lot} was used by stage {segment.stage!r}, but the lake no longer has it",
                     where="segments.json",
                     fix="sources, rules or packing were changed since: give the run another name with --run",
                 )
-            after[allotment.lot] = after[allotment.lot].spend(allotment)
-    for allotment in unused(segments, next_row):
-        after[allotment.lot] = after[allotment.lot].give_back([allotment])
+            after[lot] = after[lot].saw(given)
+    for lot, given in _by_lot(spent(segments, next_row)).items():
+        after[lot] = after[lot].give(given)
+    for lot, gone in _by_lot(a for segment in segments for a in segment.excluded).items():
+        after[lot] = after[lot].exclude((a.start, a.stop) for a in gone)
     return after
 
 
-def allotments(segment: Segment) -> list[Allotment]:
-    """All allotments of a segment, by source, then stream."""
-    return [a for share in segment.sources for stream in share.streams for a in stream.allotments]
-
-
-def unused(segments: Sequence[Segment], next_row: int) -> list[Allotment]:
-    """What a stage planned as ``segments`` left when it ended before position ``next_row``."""
-    return [a for s in segments for a in leftover(s, min(max(next_row - s.first_row, 0), s.rows))]
+def _by_lot(given: Iterable[Allotment]) -> dict[str, list[Allotment]]:
+    found: dict[str, list[Allotment]] = {}
+    for a in given:
+        found.setdefault(a.lot, []).append(a)
+    return found

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from curate.budget import LotState, allotments
+from curate.budget import LotState
 from curate.model_size import CHINCHILLA, parameters
 from curate.plan import StagePlan
+from schemas.segments import used
 from schemas.settings import ModelSettings
 
 REPEAT_DECAY = 15.387756
@@ -94,7 +95,7 @@ def forecast(plans: Sequence[StagePlan], model: ModelSettings, vocabulary: int) 
 
 def _lines(plan: StagePlan) -> list[ForecastLine]:
     lines = []
-    given = [a for segment in plan.segments for a in allotments(segment)]
+    given = [a for segment in plan.segments for a in used(segment, segment.rows)]
     for source in dict.fromkeys(share.source for segment in plan.segments for share in segment.sources):
         mine = {lot: state for lot, state in plan.before.items() if state.lot.source == source}
         taken = [a for a in given if a.lot in mine]

@@ -9,7 +9,7 @@ segments is only appended to. What was planned is never planned anew: a recipe t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.budget import States, allotments, fresh, replay, unused
+from curate.budget import States, fresh, replay
 from curate.lots import LotTable, read_lots
 from curate.model_size import parameters
 from curate.plan import Place, StagePlan, plan_stage, training_lots
@@ -25,7 +25,7 @@ from curate.tokenize import Tokenizer, load_tokenizer
 from schemas.errors import PlanError
 from schemas.manifest import Snapshot
 from schemas.recipe import NAME, Recipe
-from schemas.segments import Allotment, Segment, read_segments, segments_hash, write_segments
+from schemas.segments import Allotment, Segment, allotments, read_segments, segments_hash, stage_segments, unused, write_segments
 from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
 from schemas.store import publish, publish_json
 from schemas.tables import PLANS
@@ -83,51 +83,64 @@ def prepare_stage(root: Path, recipe: Recipe, snapshot: Snapshot, run: str, posi
             f"there is no stage {position}", where=f"recipe {recipe.name!r}", fix=f"it has {len(recipe.stages)}, counted from 0"
         )
     table = read_lots(root, snapshot)
-    standing = stand(root, recipe, table, run, position)
+    path = root / stage_folder(run, recipe, position) / "stage.json"
+    old = read_stage(path) if path.is_file() else None
+    standing = stand(root, recipe, table, run, position, old)
     tokenizer = load_tokenizer(root / snapshot.steps["tokenizer"][0].files["tokenizer"].path)
     plan = plan_stage(recipe.stages[position], standing.states, _place(recipe, position, standing, tokenizer.vocabulary))
     settings = _settings(recipe, tokenizer, table, run, position, standing, plan)
-    planned = read_segments(root / segments_path(run))[len(standing.past) :]
-    mine = [segment for segment in planned if segment.stage == plan.stage]
+    every = read_segments(root / segments_path(run))
+    mine = every[settings.first_segment :][: len(plan.segments)] if old else every[settings.first_segment :]
     where = f"stage {plan.stage!r} of run {run!r}"
-    path = root / settings.folder / "stage.json"
-    if path.is_file():
-        _refuse_change(read_stage(path), settings, where)
+    if old is not None:
+        appended = {"segments_hash", "last_segment", "lots"} if old.last_segment > settings.last_segment else set()
+        _refuse_change(old, settings, where, appended)
     if mine and mine != list(plan.segments):
         _refuse([f"segments: {segments_hash(mine)[:8]}, now {segments_hash(plan.segments)[:8]}"], where)
-    if not path.is_file() or not mine:
-        rows = plan_rows(run, position, len(standing.past), plan)
-        publish(
-            root, f"{settings.folder}/plan.parquet", lambda temporary: pq.write_table(rows, temporary, compression="zstd"), rows.num_rows
-        )
-        if not mine:
-            write_segments(root, segments_path(run), [*standing.past, *plan.segments])
-        publish_json(root, f"{settings.folder}/stage.json", asdict(settings))
+    if old is not None and mine:
+        return old
+    rows = plan_rows(run, position, len(standing.past), plan.segments, plan.before)
+    publish(root, f"{settings.folder}/plan.parquet", lambda temporary: pq.write_table(rows, temporary, compression="zstd"), rows.num_rows)
+    if not mine:
+        write_segments(root, segments_path(run), [*standing.past, *plan.segments])
+    publish_json(root, f"{settings.folder}/stage.json", asdict(settings))
     return settings
 
 
-def stand(root: Path, recipe: Recipe, table: LotTable, run: str, position: int) -> Standing:
+def stand(root: Path, recipe: Recipe, table: LotTable, run: str, position: int, prepared: StageSettings | None = None) -> Standing:
     """Where a run stands before a stage, from its segments and its earlier stages' outcomes.
+
+    Args:
+        root: the lake.
+        recipe: the recipe.
+        table: the lake's lots.
+        run: run name.
+        position: the stage's place in the curriculum.
+        prepared: its resolved file, where it has been prepared.
 
     Raises:
         PlanError: an earlier stage has not ended, or the past was changed.
     """
     segments = read_segments(root / segments_path(run))
     _same_curriculum(segments, recipe, run)
-    states: States = fresh(training_lots(table.lines))
-    past: list[Segment] = []
+    past = segments[: prepared.first_segment] if prepared else _before(segments, recipe.stages[position].name)
     next_row = next_step = 0
     for earlier in range(position):
         name, folder = recipe.stages[earlier].name, stage_folder(run, recipe, earlier)
-        mine = [segment for segment in segments if segment.stage == name]
         outcome = read_outcome(root / folder)
         if outcome is None:
             raise PlanError(f"stage {name!r} has not ended yet", where=f"run {run!r}", fix="train it first: stages follow one another")
-        _same_return(outcome, mine, f"{folder}/outcome.json")
-        states = replay(states, mine, outcome.next_row)
-        past += mine
+        _same_return(outcome, stage_segments(segments, read_stage(root / folder / "stage.json")), f"{folder}/outcome.json")
         next_row, next_step = outcome.next_row, outcome.next_step
-    return Standing(tuple(past), states, next_row, next_step)
+    return Standing(tuple(past), replay(fresh(training_lots(table.lines)), past, next_row), next_row, next_step)
+
+
+def _before(segments: Sequence[Segment], stage: str) -> list[Segment]:
+    """Segments before those of a stage that a killed process may have committed last."""
+    count = len(segments)
+    while count and segments[count - 1].stage == stage:
+        count -= 1
+    return list(segments[:count])
 
 
 def _same_curriculum(segments: Sequence[Segment], recipe: Recipe, run: str) -> None:
@@ -194,8 +207,9 @@ def _settings(
     )
 
 
-def _refuse_change(old: StageSettings, new: StageSettings, where: str) -> None:
-    changes = [f"{field}: {a}, now {b}" for field, a, b in _differences(asdict(old), asdict(new), "")]
+def _refuse_change(old: StageSettings, new: StageSettings, where: str, but: Set[str]) -> None:
+    before, now = ({name: value for name, value in asdict(settings).items() if name not in but} for settings in (old, new))
+    changes = [f"{field}: {a}, now {b}" for field, a, b in _differences(before, now, "")]
     if changes:
         _refuse(changes, where)
 
@@ -223,22 +237,31 @@ def _differences(old: Any, new: Any, place: str) -> Iterator[tuple[str, Any, Any
         yield place, old, new
 
 
-def plan_rows(run: str, position: int, first_segment: int, plan: StagePlan) -> pa.Table:
-    """A stage's allotments as rows of the table ``plans``."""
+def plan_rows(run: str, position: int, first_segment: int, segments: Sequence[Segment], before: States) -> pa.Table:
+    """A stage's allotments as rows of the table ``plans``.
+
+    Args:
+        run: run name.
+        position: the stage's place in the curriculum.
+        first_segment: index of the first of the segments.
+        segments: the segments.
+        before: states of the lots before the stage.
+    """
     rows = [
         {
             "run": run,
-            "stage": plan.stage,
+            "stage": segment.stage,
             "position": position,
             "segment": first_segment + number,
             "source": share.source,
+            "replayed": share.replayed,
             "lot": a.lot,
             "start": a.start,
             "stop": a.stop,
             "rows": a.rows,
-            "returned": a.stop <= plan.before[a.lot].cursor,
+            "returned": a.stop <= before[a.lot].cursor,
         }
-        for number, segment in enumerate(plan.segments)
+        for number, segment in enumerate(segments)
         for share in segment.sources
         for stream in share.streams
         for a in stream.allotments

@@ -18,15 +18,15 @@ import pyarrow as pa
 
 from curate.sql import literal, located
 from pipelines.macros import MACROS, SUMMARIES
+from pipelines.segment_tables import create_segment_tables
 from schemas.errors import LakeError
 from schemas.manifest import Entry, Snapshot, fingerprint, read_snapshot
-from schemas.segments import ends, read_segments
 from schemas.settings import read_outcome
 from schemas.store import publish
 from schemas.tables import DOC_ID, TABLES
 
 CATALOG = "catalog.duckdb"
-CATALOG_VERSION = 1
+CATALOG_VERSION = 2
 STORAGE_VERSION = "v1.0.0"
 """Storage that DuckDB clients from 1.0 on open; the newest library writes a newer one by default."""
 
@@ -138,7 +138,7 @@ def _create_info(db: Connection, root: Path, snapshot: Snapshot, state: str) -> 
 
 
 def _create_runs(db: Connection, root: Path) -> None:
-    """Tables ``stages`` (how each stage ended) and ``segments`` (each run's order)."""
+    """Tables ``stages`` (how each stage ended) and those of each run's order."""
     db.execute(
         "CREATE TABLE stages (run VARCHAR, position INTEGER, stage VARCHAR, reason VARCHAR, detail VARCHAR, next_row BIGINT,"
         " next_step BIGINT, first_loss DOUBLE, last_loss DOUBLE, heldout MAP(VARCHAR, DOUBLE), returned_rows BIGINT)"
@@ -153,15 +153,7 @@ def _create_runs(db: Connection, root: Path) -> None:
         db.execute(
             "INSERT INTO stages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [*row, end.first_loss, end.last_loss, end.heldout, returned]
         )
-    db.execute(
-        "CREATE TABLE segments (run VARCHAR, segment INTEGER, stage VARCHAR, first_row BIGINT, end_row BIGINT, first_step BIGINT,"
-        " batch BIGINT)"
-    )
-    for path in sorted(root.glob("runs/*/segments.json")):
-        segments = read_segments(path)
-        for number, (segment, end_row) in enumerate(zip(segments, ends(segments), strict=True)):
-            values = [path.parent.name, number, segment.stage, segment.first_row, end_row, segment.first_step, segment.batch]
-            db.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+    create_segment_tables(db, root)
 
 
 def _documents(root: Path, entries: Sequence[Entry]) -> str:

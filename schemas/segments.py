@@ -7,8 +7,9 @@ than its count, whatever stages, early stops and restarts do.
 Early stops. A segment stays in the list as it was planned: the list is only ever appended to, so its hash up to any segment never
 changes. What cuts a stopped segment short is the next one: its ``first_row`` and ``first_step`` continue from the outcome's ``next_row``
 and ``next_step``. A position (or a step) of the run therefore belongs to the **last** segment in the list that begins at or before it
-(``segment_at``), a segment holds up to ``ends``, and a segment that was never reached holds nothing. What a stage did not use
-(``leftover``) goes back to the budgets.
+(``segment_at``), a segment holds up to ``ends``, and a segment that was never reached holds nothing. What a stage was allotted and did
+not use (``unused``) goes back to the budgets. In the same way a segment that is appended while its stage is under way (other weights, a
+rewind) takes the place of the rest of the stage.
 """
 
 from __future__ import annotations
@@ -16,20 +17,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from schemas.interleave import Interleave
 from schemas.manifest import fingerprint
+from schemas.ranges import Range, minus
 from schemas.store import publish_json, read_json
 
 
 @dataclass(frozen=True)
 class Allotment:
-    """Uses ``start`` to ``stop`` (exclusive) of a lot."""
+    """Uses ``start`` to ``stop`` (exclusive) of a lot.
+
+    Attributes:
+        lot: lot id.
+        start: first use.
+        stop: end of the uses.
+        order: epoch whose order the rows have, for uses of one epoch that gives another's rows once more; None is their own epoch's.
+    """
 
     lot: str
     start: int
     stop: int
+    order: int | None = None
 
     @property
     def rows(self) -> int:
@@ -47,11 +57,38 @@ class Stream:
 
 @dataclass(frozen=True)
 class SourceShare:
-    """A source's share of a segment: ``quota`` rows per period among the sources, dealt over its streams by their quotas."""
+    """A source's share of a segment: ``quota`` rows per period among the sources, dealt over its streams by their quotas.
+
+    A replayed share gives documents of earlier stages once more; a source may have one beside its own.
+    """
 
     source: str
     quota: int
     streams: tuple[Stream, ...]
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Why a source has the weight it has from a segment on.
+
+    Attributes:
+        source: the source.
+        before: its share of the rows before.
+        after: its share of the rows from here on.
+        loss: held-out loss when it was decided, nats per token; None where it was not measured.
+        reference: loss that it was held against; None where there was none.
+        signal: what moved the weight, 0 (down) to 1 (up); None where it was left as it was.
+        limit: largest share that the budgets allow.
+    """
+
+    source: str
+    before: float
+    after: float
+    loss: float | None = None
+    reference: float | None = None
+    signal: float | None = None
+    limit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +104,9 @@ class Segment:
         seed: seed of the permutations.
         window: shards shuffled together (rows are permuted within a window of this many shards).
         sources: shares; position i belongs to source, then to stream, by interleaving of quotas.
+        why: what began it: planned, pacing, ramp, blend, spent (a lot was used up), length, adaptive or rewind.
+        decisions: for adaptive weights, how they were decided, by source.
+        excluded: uses that are never to be given out any more, from here on.
     """
 
     stage: str
@@ -77,6 +117,9 @@ class Segment:
     seed: int
     window: int
     sources: tuple[SourceShare, ...]
+    why: str = "planned"
+    decisions: tuple[Decision, ...] = ()
+    excluded: tuple[Allotment, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -111,38 +154,125 @@ def segment_at(segments: Sequence[Segment], position: int) -> int:
 
 def leftover(segment: Segment, rows: int) -> tuple[Allotment, ...]:
     """What is left of a segment's allotments once its first ``rows`` rows are used, by source, then stream, in order of use."""
+    return _parts(segment, rows)[1]
+
+
+def used(segment: Segment, rows: int) -> tuple[Allotment, ...]:
+    """What a segment's first ``rows`` rows use of its allotments, by source, then stream, in order of use."""
+    return _parts(segment, rows)[0]
+
+
+def _parts(segment: Segment, rows: int) -> tuple[tuple[Allotment, ...], tuple[Allotment, ...]]:
+    spent: list[Allotment] = []
     left: list[Allotment] = []
     by_source = Interleave([share.quota for share in segment.sources]).counts(rows)
     for share, share_rows in zip(segment.sources, by_source, strict=True):
         by_stream = Interleave([stream.quota for stream in share.streams]).counts(int(share_rows))
-        for stream, used in zip(share.streams, by_stream, strict=True):
-            skip = int(used)
-            for allotment in stream.allotments:
-                if skip < allotment.rows:
-                    left.append(Allotment(allotment.lot, allotment.start + skip, allotment.stop))
-                skip = max(0, skip - allotment.rows)
-    return tuple(left)
+        for stream, count in zip(share.streams, by_stream, strict=True):
+            take = int(count)
+            for a in stream.allotments:
+                cut = a.start + min(take, a.rows)
+                spent += [Allotment(a.lot, a.start, cut, a.order)] if cut > a.start else []
+                left += [Allotment(a.lot, cut, a.stop, a.order)] if cut < a.stop else []
+                take = max(0, take - a.rows)
+    return tuple(spent), tuple(left)
+
+
+def allotments(segment: Segment) -> list[Allotment]:
+    """All allotments of a segment, by source, then stream."""
+    return [a for share in segment.sources for stream in share.streams for a in stream.allotments]
+
+
+def spent(segments: Sequence[Segment], next_row: int) -> list[Allotment]:
+    """What segments used of their allotments when the rows before position ``next_row`` were used, each where it is in force."""
+    return [
+        a
+        for segment, end in zip(segments, ends(segments), strict=True)
+        for a in used(segment, min(max(next_row - segment.first_row, 0), end - segment.first_row))
+    ]
+
+
+def unused(segments: Sequence[Segment], next_row: int) -> list[Allotment]:
+    """What a stage planned as ``segments`` was allotted and did not use when it ended before position ``next_row``, by lot, ascending."""
+    given: dict[str, list[Range]] = {}
+    gone: dict[str, list[Range]] = {}
+    for a in (a for segment in segments for a in allotments(segment)):
+        given.setdefault(a.lot, []).append((a.start, a.stop))
+    for a in [*spent(segments, next_row), *(a for segment in segments for a in segment.excluded)]:
+        gone.setdefault(a.lot, []).append((a.start, a.stop))
+    return [Allotment(lot, *span) for lot, spans in given.items() for span in minus(spans, gone.get(lot, ()))]
+
+
+class Planned(Protocol):
+    """A stage's place in its run's list of segments (``schemas.settings.StageSettings``)."""
+
+    @property
+    def stage(self) -> str:
+        """Stage name."""
+        ...
+
+    @property
+    def first_segment(self) -> int:
+        """Index of its first segment."""
+        ...
+
+    @property
+    def last_segment(self) -> int:
+        """Index of the last one it was planned with, inclusive."""
+        ...
+
+
+def stage_segments(segments: Sequence[Segment], stage: Planned) -> list[Segment]:
+    """A stage's segments in a run's list: those it was planned with, and those that were appended for it since."""
+    last = stage.last_segment + 1
+    while last < len(segments) and segments[last].stage == stage.stage:
+        last += 1
+    return list(segments[stage.first_segment : last])
+
+
+def segment_to_json(segment: Segment) -> dict[str, Any]:
+    """The JSON form of a segment; what has its default is left out."""
+    value = asdict(segment)
+    for share in value["sources"]:
+        if not share["replayed"]:
+            del share["replayed"]
+        for stream in share["streams"]:
+            stream["allotments"] = [_short(a) for a in stream["allotments"]]
+    value["excluded"] = [_short(a) for a in value["excluded"]]
+    return {name: field for name, field in value.items() if name not in _DEFAULTS or field not in (_DEFAULTS[name], list(_DEFAULTS[name]))}
+
+
+_DEFAULTS: dict[str, Any] = {"why": "planned", "decisions": (), "excluded": ()}
+
+
+def _short(allotment: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in allotment.items() if value is not None}
 
 
 def segments_hash(segments: Sequence[Segment]) -> str:
     """Hash of a list of segments; checkpoints hold it, and a changed past is refused."""
-    return fingerprint([asdict(segment) for segment in segments])
+    return fingerprint([segment_to_json(segment) for segment in segments])
 
 
 def segment_from_json(value: dict[str, Any]) -> Segment:
     """Rebuild a segment from its JSON form."""
     sources = tuple(
         SourceShare(
-            s["source"], s["quota"], tuple(Stream(t["quota"], tuple(Allotment(**a) for a in t["allotments"])) for t in s["streams"])
+            s["source"],
+            s["quota"],
+            tuple(Stream(t["quota"], tuple(Allotment(**a) for a in t["allotments"])) for t in s["streams"]),
+            s.get("replayed", False),
         )
         for s in value["sources"]
     )
-    return Segment(**{**value, "sources": sources})
+    decisions = tuple(Decision(**d) for d in value.get("decisions", ()))
+    excluded = tuple(Allotment(**a) for a in value.get("excluded", ()))
+    return Segment(**{**value, "sources": sources, "decisions": decisions, "excluded": excluded})
 
 
 def write_segments(root: Path, relative: str, segments: Sequence[Segment]) -> None:
     """Publish a run's list of segments."""
-    publish_json(root, relative, [asdict(segment) for segment in segments])
+    publish_json(root, relative, [segment_to_json(segment) for segment in segments])
 
 
 def read_segments(path: Path) -> list[Segment]:

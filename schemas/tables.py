@@ -161,6 +161,7 @@ PLANS = pa.schema(
         column("position", pa.int32(), "place of the stage in the curriculum, from 0"),
         column("segment", pa.int32(), "index of the segment in the run's order"),
         column("source", pa.string(), "source name"),
+        column("replayed", pa.bool_(), "the allotment gives documents of earlier stages once more"),
         column("lot", pa.string(), "lot id"),
         column("start", pa.int64(), "first use of the allotment; use u of a lot of R rows is row order u % R of epoch u // R"),
         column("stop", pa.int64(), "end of the allotment, exclusive"),

@@ -2,8 +2,9 @@
 
 A position belongs to a segment; inside it, by interleaving of quotas, to a source, then to one of the source's streams; the stream
 deals its allotments one after another, which gives a *use* of a lot. Use ``u`` of a lot of ``R`` rows is place ``u % R`` of epoch
-``u // R``, and each epoch has an order of its own, in two levels: the lot's shards are permuted, then rows are permuted inside windows
-of a few consecutive shards, so that a reader needs only one window of shards at a time.
+``u // R``, and each epoch has an order of its own (or that of an earlier epoch whose rows it gives once more), in two levels: the lot's
+shards are permuted, then rows are permuted inside windows of a few consecutive shards, so that a reader needs only one window of shards
+at a time.
 
 Permutations are computed, never stored: a Feistel network over mixed radix (Black & Rogaway 2002, "Ciphers with arbitrary finite
 domains", the generalised Feistel cipher), walked until it lands inside the domain, keyed by BLAKE2b of seed, lot, epoch and window.
@@ -100,11 +101,12 @@ class Order:
         found = np.empty((5, len(positions)), dtype=np.int64)
         for s in np.unique(segment):
             mine = np.nonzero(segment == s)[0]
-            found[:3, mine] = self._dealers[s].deal(positions[mine] - self._first[s])
+            dealt = self._dealers[s].deal(positions[mine] - self._first[s])
+            found[:3, mine], orders = dealt[:3], dealt[3]
             for lot in np.unique(found[1, mine]):
-                these = mine[found[1, mine] == lot]
+                these = found[1, mine] == lot
                 shuffle = self._shuffles[self.segments[s].seed, self.segments[s].window, int(lot)]
-                found[3, these], found[4, these] = shuffle.rows(found[2, these])
+                found[3, mine[these]], found[4, mine[these]] = shuffle.rows(found[2, mine[these]], orders[these])
         return Rows(*found)
 
     def positions(self, lot: str, uses: Ints) -> Ints:
@@ -117,11 +119,12 @@ class Order:
                 found = np.where((offset >= 0) & (offset < end - first), first + offset, found)
         return found
 
-    def uses(self, segment: int, lot: str, epoch: int, rows: Ints) -> Ints:
-        """Return the use that gives each row of a lot in an epoch, under a segment's seed and window."""
+    def uses(self, segment: int, lot: str, epoch: int, rows: Ints, order: int | None = None) -> Ints:
+        """Return the use that gives each row of a lot in an epoch (in ``order``'s order), under a segment's seed and window."""
         planned = self.segments[segment]
         shuffle = self._shuffles[planned.seed, planned.window, self.lots.index(lot)]
-        return shuffle.uses(epoch, np.asarray(rows, dtype=np.int64))
+        own = epoch if order is None else order
+        return shuffle.uses(own, np.asarray(rows, dtype=np.int64)) + (epoch - own) * shuffle.total
 
 
 class _Dealer:
@@ -159,9 +162,9 @@ class _Dealer:
             )
 
     def deal(self, offsets: Ints) -> Ints:
-        """Source, lot and use (three lines) of each offset."""
+        """Source, lot, use, and epoch whose order it has (four lines, -1 for its own) of each offset."""
         share, index = self.sources.at(offsets)
-        found = np.empty((3, len(offsets)), dtype=np.int64)
+        found = np.empty((4, len(offsets)), dtype=np.int64)
         found[0] = self.source_index[share]
         for s in np.unique(share):
             mine = np.nonzero(share == s)[0]
@@ -191,12 +194,13 @@ class _Allotments:
     def __init__(self, allotments: Sequence[Any], lots: tuple[str, ...]) -> None:
         self.lot = np.array([lots.index(a.lot) for a in allotments], dtype=np.int64)
         self.start = np.array([a.start for a in allotments], dtype=np.int64)
+        self.order = np.array([-1 if a.order is None else a.order for a in allotments], dtype=np.int64)
         self.first = np.concatenate([[0], np.cumsum([a.rows for a in allotments], dtype=np.int64)]).astype(np.int64)
 
     def uses(self, turns: Ints) -> Ints:
-        """Lot and use (two lines) of the stream's rows by number."""
+        """Lot, use and order (three lines) of the stream's rows by number."""
         which = np.searchsorted(self.first, turns, side="right") - 1
-        return np.stack([self.lot[which], self.start[which] + turns - self.first[which]])
+        return np.stack([self.lot[which], self.start[which] + turns - self.first[which], self.order[which]])
 
     def turns(self, lot: int, uses: Ints) -> Ints:
         """Number within the stream of each use of a lot, -1 where it is not in the stream."""
@@ -217,12 +221,13 @@ class _LotOrder:
         self.total = int(self.shard_first[-1])
         self._epochs: dict[int, _Epoch] = {}
 
-    def rows(self, uses: Ints) -> tuple[Ints, Ints]:
-        """Epoch and row of each use."""
+    def rows(self, uses: Ints, orders: Ints) -> tuple[Ints, Ints]:
+        """Epoch and row of each use, in the order of another epoch where ``orders`` names one (-1 where not)."""
         epochs, places = np.divmod(uses, self.total)
         rows = np.empty(len(uses), dtype=np.int64)
-        for epoch in np.unique(epochs):
-            mine = epochs == epoch
+        shuffled = np.where(orders < 0, epochs, orders)
+        for epoch in np.unique(shuffled):
+            mine = shuffled == epoch
             rows[mine] = self._place_to_row(self._epoch(int(epoch)), places[mine])
         return epochs, rows
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from schemas.errors import LakeError, PlanError, RecipeError
 from schemas.manifest import fingerprint
-from schemas.segments import Allotment, ends, leftover, read_segments, segments_hash
+from schemas.segments import Allotment, ends, read_segments, segment_at, segments_hash, stage_segments, unused
 from schemas.settings import StageSettings, read_stage
 from train.data import Batch, RowReader, StepRows
 from train.order import Ints, Order, Rows, step_rows
@@ -44,15 +44,15 @@ class Stage:
         self.root, self.settings = root, settings
         _check_training(settings)
         path = root / settings.segments
-        every = read_segments(path)[: settings.last_segment + 1]
-        if segments_hash(every) != settings.segments_hash:
+        every = read_segments(path)
+        if segments_hash(every[: settings.last_segment + 1]) != settings.segments_hash:
             raise LakeError(
                 f"the run's segments are not those that stage {settings.stage!r} was planned with",
                 where=str(path),
                 fix="plan the stage again; segments that were already trained on must stay as they were",
             )
-        self.fingerprints = [segments_hash([segment]) for segment in every]
-        self.segments = every[settings.first_segment :]
+        self.segments = stage_segments(every, settings)
+        self.fingerprints = [segments_hash([segment]) for segment in every[: settings.first_segment + len(self.segments)]]
         self._ends = ends(self.segments)
         lots = {lot.lot: lot for lot in settings.lots}
         try:
@@ -91,18 +91,14 @@ class Stage:
         """Position in the run's order of the first row that was not trained on before a step."""
         return self.span(step)[0] if step < self.end_step else self._ends[-1]
 
-    def leftover(self, step: int) -> tuple[Allotment, ...]:
-        """Allotments left over when the stage ends before a step, in order of segments."""
-        left: list[Allotment] = []
-        for segment, end in zip(self.segments, self._ends, strict=True):
-            used = min(max(0, self.next_row(step) - segment.first_row), end - segment.first_row)
-            if end - segment.first_row == segment.rows:  # a segment that a later one cut short was returned when that was planned
-                left += leftover(segment, used)
-        return tuple(left)
+    def leftover(self, step: int) -> list[Allotment]:
+        """What the stage was allotted and did not use when it ends before a step, by lot."""
+        return unused(self.segments, self.next_row(step))
 
     def past(self, step: int) -> str:
-        """Fingerprint of the segments that the rows before a step came from."""
-        done = sum(segment.first_row < self.next_row(step) for segment in self.segments)
+        """Fingerprint of the segments up to the one that the row before a step came from."""
+        row = self.next_row(step)
+        done = segment_at(self.segments, row - 1) + 1 if row > self.segments[0].first_row else 0
         return fingerprint(self.fingerprints[: self.settings.first_segment + done])
 
     def micro_rows(self, world: int) -> int:

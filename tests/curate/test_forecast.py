@@ -35,7 +35,7 @@ def test_parameters_are_those_of_the_trainers_model(model):
 
 
 def test_lines_sum_rows_tokens_epochs_and_what_was_returned():
-    lots = [LotBudget("a-0", "a", 0, 4, 100, 990, 300), LotBudget("b-0", "b", 0, 1, 100, 1000, 10)]
+    lots = [LotBudget("a-0", "a", 0, 4, 100, 990, 300, 10), LotBudget("b-0", "b", 0, 1, 100, 1000, 10, 10)]
     states = fresh(lots)
     plans = []
     for number, tokens in enumerate((1600, 800)):

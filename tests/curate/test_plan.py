@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.budget import LotBudget, LotState, fresh, replay, unused
+from curate.budget import LotBudget, LotState, fresh, replay
 from curate.plan import WINDOW, Place, plan_curriculum, plan_stage, training_lots
 from schemas.errors import PlanError, RecipeError
 from schemas.recipe import Stage
-from schemas.segments import Allotment, ends
+from schemas.segments import Allotment, ends, unused
 from tests.curate.judged_lake import recipe
 from train.order import Order
 
@@ -19,7 +19,7 @@ LENGTH = 8
 
 
 def lot(source, bin=0, rows=10, repeats=1):
-    return LotBudget(f"{source}-{bin}", source, bin, repeats, rows, rows * LENGTH, rows)
+    return LotBudget(f"{source}-{bin}", source, bin, repeats, rows, rows * LENGTH, rows, LENGTH)
 
 
 def stage(tokens="rest", mixture="proportional", order="shuffled", name="s", pacing=None, **training):
@@ -221,12 +221,13 @@ def test_a_past_that_was_not_left_is_refused():
 
 
 def test_states_join_ranges_and_keep_the_cursor():
-    state = LotState(lot("a", 0, 10, 2), 12).give_back([Allotment("a-0", 3, 5), Allotment("a-0", 5, 7), Allotment("a-0", 11, 12)])
+    state = LotState(lot("a", 0, 10, 2), ((12, 20),), 12).give_back([(3, 5), (5, 7), (11, 12)])
     assert state.returned == ((3, 7), (11, 12))
     taken, after = state.take(7)
     assert [(a.start, a.stop) for a in taken] == [(3, 7), (11, 12), (12, 14)]
     assert (after.cursor, after.returned, after.left) == (14, (), 6)
-    assert state.spend(Allotment("a-0", 4, 6)).returned == ((3, 4), (6, 7), (11, 12))
+    assert state.give([Allotment("a-0", 4, 6)]).returned == ((3, 4), (6, 7), (11, 12))
+    assert state.exclude([(4, 6), (13, 30)]).free == ((3, 4), (6, 7), (11, 13))
     with pytest.raises(ValueError, match="more than lot"):
         after.take(7)
 
@@ -241,7 +242,7 @@ def test_a_curriculum_goes_on_where_the_last_stage_left_the_sources():
         ],
     )
     lots = training_lots(
-        {"lot": name, "source": name, "split": "train", "bin": 0, "repeats": 1, "rows": 20, "tokens": 1, "documents": 1}
+        {"lot": name, "source": name, "split": "train", "bin": 0, "repeats": 1, "rows": 20, "tokens": 1, "documents": 1, "row_length": 64}
         for name in ("web", "books")
     )
     one, two = plan_curriculum(made, lots)

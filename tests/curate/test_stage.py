@@ -7,13 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate.stage as stage_module
-from curate.budget import allotments, unused
 from curate.engine import LocalExecutor
 from curate.lots import build_lots
 from curate.stage import prepare_stage
 from curate.step import Silent
 from schemas.errors import PlanError
-from schemas.segments import ends, read_segments, segments_hash
+from schemas.segments import allotments, ends, read_segments, segments_hash, unused
 from schemas.settings import Outcome, read_stage
 from schemas.store import publish_json
 from tests.curate.judged_lake import judged, made_shards, recipe
