@@ -8,9 +8,12 @@ from fractions import Fraction
 from functools import reduce
 
 from curate.budget import States
+from curate.earlier import Earlier
+from schemas.adaptive import AdaptiveSettings, decide
 from schemas.errors import PlanError
 from schemas.interleave import MAX_PERIOD, hamilton, whole_quotas
 from schemas.recipe import Stage
+from schemas.segments import Decision
 
 EXPONENT = 0.5
 """Exponent of the temperature mixture where the recipe has none."""
@@ -29,17 +32,21 @@ def follows_budgets(stage: Stage) -> bool:
     return stage.mixture in ("proportional", "unimax")
 
 
-def source_quotas(stage: Stage, states: States, rows: int | None) -> dict[str, int]:
+def source_quotas(stage: Stage, states: States, rows: int | None, adapted: Mapping[str, float] | None = None) -> dict[str, int]:
     """Rows of each source in a period.
 
     Args:
         stage: the recipe's stage.
         states: what is left of each lot.
         rows: rows to share out; None for all that is left.
+        adapted: weights of an adaptive mixture.
 
     Raises:
         PlanError: a source has nothing left, or a weight too small for any period.
     """
+    if adapted is not None:
+        names = [name for name, weight in adapted.items() if weight > 0]
+        return dict(zip(names, whole_quotas([adapted[name] for name in names], tolerance=0.001), strict=True))
     if isinstance(stage.mixture, dict):
         _refuse_empty(stage, list(stage.mixture), left_by_source(states))
         # A weight written as a decimal is taken as exactly that.
@@ -61,6 +68,45 @@ def source_quotas(stage: Stage, states: States, rows: int | None) -> dict[str, i
             name: Fraction(uses) for name, uses in (unimax(rows, left) if stage.mixture == "unimax" and rows else left).items() if uses
         }
     return dict(zip(shares, whole(list(shares.values()), rows or sum(left.values())), strict=True))
+
+
+def starting_shares(stage: Stage, left: Mapping[str, int]) -> dict[str, float]:
+    """Shares that an adaptive stage has before any decision: the recipe's, else proportional to what is left."""
+    assert stage.adaptive is not None
+    names = list(stage.adaptive.start or [name for name in left if left[name] and (stage.sources is None or name in stage.sources)])
+    _refuse_empty(stage, names or list(stage.sources or left), left)
+    weights = stage.adaptive.start or {name: float(left[name]) for name in names}
+    return {name: weights[name] / sum(weights.values()) for name in names}
+
+
+def starting_weights(stage: Stage, left: Mapping[str, int], rows: int, earlier: Earlier) -> tuple[Decision, ...]:
+    """Weights with which an adaptive stage begins, as decisions by source.
+
+    After an adaptive stage over the same sources they are that one's, moved once more by the losses at its end.
+
+    Args:
+        stage: the stage.
+        left: rows left by source.
+        rows: rows of the stage.
+        earlier: what came before it.
+    """
+    start = starting_shares(stage, left)
+    follows = {d.source for d in earlier.decisions} == set(start)
+    before = {name: earlier.shares[name] for name in start} if follows else start
+    settings = adaptive_settings(stage, start, earlier.reference)
+    losses = {name: earlier.heldout[name] for name in start if name in earlier.heldout} if follows else {}
+    decided = {d.source: d.loss for d in earlier.decisions if d.loss is not None}
+    limits = {name: min(1.0, left[name] / rows) for name in start}
+    return decide(settings, before, losses, decided, limits)
+
+
+def adaptive_settings(stage: Stage, start: Mapping[str, float], reference: Mapping[str, float]) -> AdaptiveSettings:
+    """A stage's adaptive settings as the trainer reads them."""
+    made = stage.adaptive
+    assert made is not None
+    losses = made.reference if isinstance(made.reference, dict) else reference
+    known = {name: loss for name, loss in losses.items() if name in start}
+    return AdaptiveSettings(made.by, made.every, made.rate, made.least, dict(start), known if made.by == "excess" else {})
 
 
 def _refuse_empty(stage: Stage, names: Sequence[str], left: Mapping[str, int]) -> None:

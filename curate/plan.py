@@ -9,16 +9,23 @@ from fractions import Fraction
 from typing import Any
 
 from curate.budget import LotBudget, LotState, States, fresh
-from curate.mixture import follows_budgets, left_by_source, source_quotas, whole
+from curate.earlier import Earlier, last_shares
+from curate.mixture import follows_budgets, left_by_source, source_quotas, starting_weights, whole
 from curate.model_size import CHINCHILLA, parameters
 from curate.pacing import opening_times
+from curate.replays import first_rows, replayable, reserve
+from curate.slices import Part, Slice, part_slices, stage_parts
 from schemas.errors import PlanError
 from schemas.interleave import Interleave
+from schemas.ranges import Range
 from schemas.recipe import Recipe, Stage
-from schemas.segments import Allotment, Segment, SourceShare, Stream
+from schemas.segments import Allotment, Decision, Segment, SourceShare, Stream, used
 
 WINDOW = 8
 """Shards shuffled together; with the seed it fixes each epoch's order, so it is the same in all segments of a run."""
+
+SPARE = 64
+"""Rows set apart to be replayed beyond their share, since each segment rounds its own."""
 
 
 def training_lots(lines: Iterable[Mapping[str, Any]]) -> list[LotBudget]:
@@ -59,6 +66,8 @@ class Place:
         row_length: tokens of a row.
         seed: seed of the permutations.
         parameters: parameters of the model, for stages of ``chinchilla`` tokens.
+        done: rows of the stage that lie before, where it is planned again from its middle.
+        rows: rows of the whole stage, where it is planned again; as many of them as the budgets hold.
     """
 
     first_row: int
@@ -67,42 +76,224 @@ class Place:
     row_length: int
     seed: int
     parameters: int = 0
+    done: int = 0
+    rows: int | None = None
 
 
-def plan_stage(stage: Stage, states: States, place: Place) -> StagePlan:
-    """Plan a stage.
+Portion = tuple[str, bool]
+"""A source, and whether its rows are replayed."""
+
+Quotas = Mapping[Portion, int]
+
+
+def plan_stage(stage: Stage, states: States, place: Place, earlier: Earlier | None = None) -> StagePlan:
+    """Plan a stage, or the rest of it.
 
     Args:
         stage: the recipe's stage.
         states: what is left of each lot.
         place: where the stage begins.
+        earlier: what it takes over from the run before it.
 
     Returns:
-        Segments whose allotments are disjoint, were left, and add up to their rows. One, unless pacing opens bins on the way, or a lot
-        is used up to where its share of its source's rows, a ratio of whole numbers, cannot follow.
+        Segments whose allotments were left, and are disjoint. One, unless the batch, the row length, a blend or pacing changes on the
+        way, or a lot is used up to where its share of its source's rows, a ratio of whole numbers, cannot follow. Each is allotted what
+        it uses; adaptive ones as much as they may come to use.
 
     Raises:
         PlanError: the budgets do not hold what the stage asks for; says which source, how much, and what to change.
     """
-    rows = _rows_wanted(stage, place)
-    quotas = source_quotas(stage, states, rows)
-    left = left_by_source(states)
-    if rows is None:
-        have = [left[name] for name in quotas]
-        rows = sum(have) if follows_budgets(stage) else Interleave(list(quotas.values())).longest(have)
-    _refuse_impossible(stage, states, place, rows, quotas)
-    segments: list[Segment] = []
-    now, done = dict(states), 0
-    while done < rows:
-        if follows_budgets(stage) and segments:
-            quotas = source_quotas(stage, now, rows - done)
-        segment, now = _segment(stage, now, place, (done, rows), quotas)
-        if not segment.rows:
-            break
-        segments.append(segment)
-        done += segment.rows
-        place = replace(place, first_row=place.first_row + segment.rows, first_step=place.first_step + segment.steps)
-    return StagePlan(stage.name, tuple(segments), states, now)
+    return _Planner(stage, states, place, earlier or Earlier()).plan()
+
+
+class _Planner:
+    """Plans one stage; ``now`` is what is left, ``pools`` what is set apart to be replayed, as segments are made."""
+
+    def __init__(self, stage: Stage, states: States, place: Place, earlier: Earlier) -> None:
+        self.stage, self.before, self.place, self.earlier = stage, states, place, earlier
+        self.now: States = states
+        self.pools: dict[str, list[Allotment]] = {}
+        self.replays: dict[str, Fraction] = {}
+        self.decisions: tuple[Decision, ...] = ()
+        self.segments: list[Segment] = []
+
+    def plan(self) -> StagePlan:
+        place, again = self.place, self.place.rows is not None
+        wanted = place.rows if again else _rows_wanted(self.stage, place)
+        skip = place.done
+        if self.stage.replay is not None:
+            self._set_apart(int((wanted or 0) - skip * (not again)))
+        for part in stage_parts(self.stage, place.row_length, place.batch, wanted):
+            done = min(skip, part.rows or skip)
+            skip -= done
+            if part.rows is None or done < part.rows:
+                self._plan_part(part, done)
+        given_back: dict[str, list[Range]] = {}
+        for a in (a for pool in self.pools.values() for a in pool):
+            given_back.setdefault(a.lot, []).append((a.start, a.stop))
+        after = {lot: state.give_back(given_back.get(lot, ())) for lot, state in self.now.items()}
+        return StagePlan(self.stage.name, tuple(self.segments), self.before, after)
+
+    def _set_apart(self, rows: int) -> None:
+        """Take the rows to be replayed out of what is left, a few more than their share comes to.
+
+        Raises:
+            PlanError: the budgets do not hold them.
+        """
+        replay = self.stage.replay
+        assert replay is not None
+        where = f"stage {self.stage.name!r}: replay"
+        spent = [a for name in replay.stages for a in self.earlier.used.get(name, ())]
+        full = {lot: state for lot, state in self.now.items() if state.lot.row_length == self.place.row_length}
+        found = replayable(full, spent)
+        total = sum(mine.rows for mine in found.values())
+        if not total:
+            fix = "name a stage that trained on rows of this length"
+            raise PlanError(f"{', '.join(replay.stages)} used nothing that could be replayed", where=where, fix=fix)
+        for name, mine in found.items():
+            share = Fraction(repr(replay.share)) * mine.rows / total
+            need = math.ceil(share * rows)
+            if need > mine.left:
+                raise PlanError(
+                    f"source {name!r}: asked {need * self.place.row_length:,} tokens to be used again, the budgets hold "
+                    f"{mine.left * self.place.row_length:,} (only epochs of its lots that are wholly unused can give rows again)",
+                    where=where,
+                    fix=f"lower replay.share to {float(replay.share * mine.left / need):.3g}, or raise sources.{name}.max_epochs",
+                )
+            self.replays[name] = share
+            self.pools[name], _ = first_rows(mine.allotments, need + SPARE)
+        self.now = reserve(self.now, self.pools)
+
+    def _plan_part(self, part: Part, done: int) -> None:
+        """Append the segments of a part from its row ``done`` on."""
+        stage = self.stage
+        if stage.adaptive is not None:
+            self.decisions = self._decide(part)
+        own = source_quotas(stage, self._mine(part), part.rows, {d.source: d.after for d in self.decisions} or None)
+        left = left_by_source(self._mine(part))
+        rows = part.rows
+        if rows is None:
+            rows = sum(left[name] for name in own) if follows_budgets(stage) else Interleave(list(own.values())).longest(_of(left, own))
+        slices = part_slices(stage, part, rows, self.place.batch)
+        if self.place.rows is None:
+            self._refuse_impossible(part, rows, own, slices)
+        why = "rewind" if self.place.rows is not None and not self.segments else ""
+        for cut in slices:
+            at = max(cut.start, done)
+            why = why or cut.why
+            while at < cut.stop:
+                if follows_budgets(stage) and self.segments:
+                    own = source_quotas(stage, self._mine(part), rows - at)
+                made = self._segment(part, cut, (at, rows), self._quotas(part, own, cut, rows), why)
+                if not made.rows:
+                    return
+                at, why = (at + made.rows, "pacing" if stage.pacing else "spent") if stage.adaptive is None else (rows, "")
+            why = ""
+
+    def _mine(self, part: Part) -> States:
+        """What is left of the lots that a part can use."""
+        return {lot: state for lot, state in self.now.items() if state.lot.row_length == part.row_length}
+
+    def _decide(self, part: Part) -> tuple[Decision, ...]:
+        """Weights of an adaptive stage where it begins, or goes on."""
+        if self.place.rows is not None:
+            return tuple(Decision(d.source, d.after, d.after) for d in self.earlier.decisions)
+        left = left_by_source(self._mine(part))
+        return starting_weights(self.stage, left, part.rows or sum(left.values()), self.earlier)
+
+    def _quotas(self, part: Part, own: Mapping[str, int], cut: Slice, rows: int) -> Quotas:
+        """Rows of each portion in a period: the stage's own mixture, blended with that before, and what is replayed."""
+        before = {name: share for name, share in self.earlier.shares.items() if left_by_source(self._mine(part)).get(name)}
+        own_share = cut.own if before else Fraction(1)
+        if own_share == 1 and not self.replays:
+            return {(name, False): quota for name, quota in own.items()}
+        fresh_share = 1 - sum(self.replays.values(), Fraction(0))
+        weights: dict[Portion, Fraction] = {}
+        for name, quota in own.items():
+            weights[name, False] = fresh_share * own_share * quota / sum(own.values())
+        total = sum(before.values())
+        for name, share in before.items() if own_share < 1 else ():
+            blended = fresh_share * (1 - own_share) * Fraction(share / total).limit_denominator(10**6)
+            weights[name, False] = weights.get((name, False), Fraction(0)) + blended
+        weights |= {(name, True): share for name, share in self.replays.items()}
+        return dict(zip(weights, whole(list(weights.values()), rows), strict=True))
+
+    def _segment(self, part: Part, cut: Slice, span: tuple[int, int], quotas: Quotas, why: str) -> Segment:
+        """Append the longest segment from row ``span[0]`` of a part of ``span[1]`` rows to the end of a slice.
+
+        Where more must follow in the slice it ends with whole steps and, if it is long enough, whole periods.
+        """
+        stage, (at, rows) = self.stage, span
+        groups = {name: [state for state in self._mine(part).values() if state.lot.source == name] for name, _ in quotas}
+        dealt = Interleave(list(quotas.values()))
+        unit = math.lcm(dealt.period, cut.batch)
+        opening = _next_opening(stage, groups.values(), unit if unit * 8 <= rows else cut.batch, span)
+        deals = {name: _streams(stage, groups[name], span) for name, replayed in quotas if not replayed}
+        have = [sum(a.rows for a in self.pools[name]) if replayed else deals[name][1] for name, replayed in quotas]
+        size = min(opening - at, cut.stop - at, dealt.longest(have))
+        if stage.adaptive is not None and size < rows - at:  # one segment, so that later weights can take its place: lot after lot
+            deals = {name: ([(1, [state.lot.lot for state in groups[name]])], sum(state.left for state in groups[name])) for name in deals}
+            have = [sum(a.rows for a in self.pools[name]) if replayed else deals[name][1] for name, replayed in quotas]
+            size = min(cut.stop - at, dealt.longest(have))
+        if size < cut.stop - at:
+            unit = unit if unit <= size else cut.batch
+            size = size // unit * unit or size
+        after = dict(self.now)
+        shares = []
+        for ((name, replayed), quota), count in zip(quotas.items(), dealt.counts(size), strict=True):
+            if replayed:
+                taken, self.pools[name] = first_rows(self.pools[name], int(count))
+                shares.append(SourceShare(name, quota, (Stream(1, tuple(taken)),), True))
+            else:
+                spare = min(have[list(quotas).index((name, False))], rows) if stage.adaptive is not None else int(count)
+                shares.append(SourceShare(name, quota, _allot(deals[name][0], int(count), spare, after)))
+        place = self.place
+        made = Segment(
+            stage.name, place.first_row, size, place.first_step, cut.batch, place.seed, WINDOW, tuple(shares), why, self.decisions
+        )
+        if size:
+            self.now = after
+            self.segments.append(made)
+            self.place = replace(place, first_row=place.first_row + made.rows, first_step=place.first_step + made.steps)
+        return made
+
+    def _refuse_impossible(self, part: Part, rows: int, own: Mapping[str, int], slices: Sequence[Slice]) -> None:
+        """Refuse what the budgets do not hold."""
+        stage, place, states = self.stage, self.place, self._mine(part)
+        left, need = left_by_source(states), dict.fromkeys(own, 0)
+        plain = len({cut.own for cut in slices}) == 1 and not self.replays
+        for cut in [Slice(0, rows, place.batch, slices[0].own, "")] if plain and slices else slices:
+            quotas = self._quotas(part, own, cut, rows)
+            for (name, replayed), count in zip(quotas, Interleave(list(quotas.values())).counts(cut.stop - cut.start), strict=True):
+                if not replayed:
+                    need[name] = need.get(name, 0) + int(count)
+        short = [name for name in need if need[name] > left.get(name, 0)]
+        if not short or stage.tokens == "rest" or (follows_budgets(stage) and rows <= sum(left[name] for name in own)):
+            return
+        lines, fixes = [], []
+        for name in short:
+            lots = [state.lot for state in states.values() if state.lot.source == name]
+            once = sum(lot.rows for lot in lots)
+            used = sum(lot.uses for lot in lots) - left[name]
+            epochs = -(-(used + need[name]) // once)
+            lines.append(
+                f"source {name!r}: asked {need[name] * part.row_length:,} tokens, available {left[name] * part.row_length:,} "
+                f"({used / once:.2f} of {max(lot.repeats for lot in lots)} epochs are used before; {epochs} epochs would be needed)"
+            )
+            fixes.append(f"sources.{name}.max_epochs to {epochs}" + (" with allow_many_epochs: true" if epochs > 7 else ""))
+        most = int(rows * min(left[name] / need[name] for name in short))
+        if plain:
+            most = sum(left.values()) if follows_budgets(stage) else Interleave(list(own.values())).longest(_of(left, own))
+        most = most // part.batch * part.batch * part.row_length
+        lower = "" if follows_budgets(stage) else f"lower the weight of {_some(short)}, "
+        of = "" if part.row_length == place.row_length else f" in rows of {part.row_length} tokens"
+        raise PlanError(
+            f"the budgets hold less than it asks for{of}\n  " + "\n  ".join(lines),
+            where=f"stage {stage.name!r}",
+            fix=f"raise the share of pack.lengths.{part.row_length}, or lower that of length_warmup"
+            if of
+            else f"lower its tokens to {most:,} (or `rest`), {lower}or raise {_some(fixes)}",
+        )
 
 
 def _rows_wanted(stage: Stage, place: Place) -> int | None:
@@ -118,37 +309,6 @@ def _rows_wanted(stage: Stage, place: Place) -> int | None:
             fix=f"ask for at least {place.row_length * place.batch:,} tokens, or lower training.batch_rows",
         )
     return steps * place.batch
-
-
-def _segment(
-    stage: Stage, states: States, place: Place, span: tuple[int, int], quotas: Mapping[str, int]
-) -> tuple[Segment, dict[str, LotState]]:
-    """The longest segment from row ``span[0]`` of a stage of ``span[1]`` rows, and the states after it.
-
-    Where more must follow it ends with whole steps and, if it is long enough, whole periods.
-    """
-    groups = {name: [state for state in states.values() if state.lot.source == name] for name in quotas}
-    dealt = Interleave(list(quotas.values()))
-    unit = math.lcm(dealt.period, place.batch)
-    opening = _next_opening(stage, groups.values(), unit if unit * 8 <= span[1] else place.batch, span)
-    deals = {name: _streams(stage, group, span) for name, group in groups.items()}
-    size = min(opening - span[0], dealt.longest([longest for _, longest in deals.values()]))
-    if size < span[1] - span[0]:
-        unit = unit if unit <= size else place.batch
-        size = size // unit * unit or size
-    after = dict(states)
-    shares = []
-    for (name, quota), count in zip(quotas.items(), dealt.counts(size), strict=True):
-        streams = []
-        deal = deals[name][0]
-        for (stream_quota, lots), stream_rows in zip(deal, Interleave([q for q, _ in deal]).counts(int(count)), strict=True):
-            taken: list[Allotment] = []
-            for lot in lots:
-                mine, after[lot] = after[lot].take(min(int(stream_rows) - sum(a.rows for a in taken), after[lot].left))
-                taken += mine
-            streams.append(Stream(stream_quota, tuple(taken)))
-        shares.append(SourceShare(name, quota, tuple(streams)))
-    return Segment(stage.name, place.first_row, size, place.first_step, place.batch, place.seed, WINDOW, tuple(shares)), after
 
 
 def _streams(stage: Stage, states: Sequence[LotState], span: tuple[int, int]) -> tuple[list[tuple[int, list[str]]], int]:
@@ -191,32 +351,25 @@ def _next_opening(stage: Stage, groups: Iterable[Sequence[LotState]], unit: int,
     return min((row for row in openings if done < row < rows), default=rows)
 
 
-def _refuse_impossible(stage: Stage, states: States, place: Place, rows: int, quotas: Mapping[str, int]) -> None:
-    left = left_by_source(states)
-    interleave = Interleave(list(quotas.values()))
-    need = {name: int(count) for name, count in zip(quotas, interleave.counts(rows), strict=True)}
-    short = [name for name in quotas if need[name] > left[name]]
-    if not short or (follows_budgets(stage) and rows <= sum(left[name] for name in quotas)):
-        return
-    lines, fixes = [], []
-    for name in short:
-        lots = [state.lot for state in states.values() if state.lot.source == name]
-        once = sum(lot.rows for lot in lots)
-        used = sum(lot.uses for lot in lots) - left[name]
-        epochs = -(-(used + need[name]) // once)
-        lines.append(
-            f"source {name!r}: asked {need[name] * place.row_length:,} tokens, available {left[name] * place.row_length:,} "
-            f"({used / once:.2f} of {max(lot.repeats for lot in lots)} epochs are used before; {epochs} epochs would be needed)"
-        )
-        fixes.append(f"sources.{name}.max_epochs to {epochs}" + (" with allow_many_epochs: true" if epochs > 7 else ""))
-    have = [left[name] for name in quotas]
-    most = (sum(have) if follows_budgets(stage) else interleave.longest(have)) // place.batch * place.batch * place.row_length
-    lower = "" if follows_budgets(stage) else f"lower the weight of {_some(short)}, "
-    raise PlanError(
-        "the budgets hold less than it asks for\n  " + "\n  ".join(lines),
-        where=f"stage {stage.name!r}",
-        fix=f"lower its tokens to {most:,} (or `rest`), {lower}or raise {_some(fixes)}",
-    )
+def _of(left: Mapping[str, int], names: Iterable[str]) -> list[int]:
+    return [left[name] for name in names]
+
+
+def _allot(deal: Sequence[tuple[int, list[str]]], rows: int, most: int, after: dict[str, LotState]) -> tuple[Stream, ...]:
+    """Streams of a source, allotted ``rows`` rows, and up to ``most`` should other weights come to use them; ``after`` follows."""
+    streams = []
+    dealt = Interleave([quota for quota, _ in deal])
+    for (quota, lots), count, reach in zip(deal, dealt.counts(rows), dealt.counts(max(rows, most)), strict=True):
+        taken: list[Allotment] = []
+        for lot in lots:
+            mine, after[lot] = after[lot].take(min(int(count) - sum(a.rows for a in taken), after[lot].left))
+            taken += mine
+        for lot in lots if most > rows else ():
+            spare, _ = after[lot].take(min(int(reach) - sum(a.rows for a in taken), after[lot].left))
+            after[lot] = after[lot].saw(spare)
+            taken += spare
+        streams.append(Stream(quota, tuple(taken)))
+    return tuple(streams)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -237,9 +390,13 @@ def plan_curriculum(recipe: Recipe, lots: Sequence[LotBudget], vocabulary: int =
     states: States = fresh(lots)
     plans: list[StagePlan] = []
     row = step = 0
+    earlier = Earlier()
     size = parameters(recipe.model, vocabulary or recipe.tokenizer.vocabulary)
     for stage in recipe.stages:
         place = Place(row, step, recipe.training_of(stage).batch_rows, recipe.pack.row_length, recipe.seed, size)
-        plans.append(plan_stage(stage, states, place))
-        states, row, step = plans[-1].after, row + plans[-1].rows, step + plans[-1].steps
+        plan = plan_stage(stage, states, place, earlier)
+        plans.append(plan)
+        states, row, step = plan.after, row + plan.rows, step + plan.steps
+        spent = [a for segment in plan.segments for a in used(segment, segment.rows)]
+        earlier = Earlier(last_shares(plan.segments[-1]), {**earlier.used, stage.name: spent})
     return plans

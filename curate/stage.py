@@ -9,7 +9,7 @@ segments is only appended to. What was planned is never planned anew: a recipe t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.budget import States, fresh, replay
+from curate.earlier import Earlier, last_shares
 from curate.lots import LotTable, read_lots
+from curate.mixture import adaptive_settings, left_by_source, starting_shares
 from curate.model_size import parameters
 from curate.plan import Place, StagePlan, plan_stage, training_lots
 from curate.tokenize import Tokenizer, load_tokenizer
+from schemas.adaptive import AdaptiveSettings
 from schemas.errors import PlanError
 from schemas.manifest import Snapshot
-from schemas.recipe import NAME, Recipe
-from schemas.segments import Allotment, Segment, allotments, read_segments, segments_hash, stage_segments, unused, write_segments
+from schemas.recipe import NAME, Recipe, Stage
+from schemas.segments import (
+    Allotment,
+    Segment,
+    allotments,
+    ends,
+    read_segments,
+    segment_at,
+    segments_hash,
+    stage_segments,
+    unused,
+    used,
+    write_segments,
+)
 from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
 from schemas.store import publish, publish_json
 from schemas.tables import PLANS
@@ -55,12 +70,14 @@ class Standing:
         states: what is left of each lot.
         next_row: position in the run's order of the stage's first row.
         next_step: its first optimizer step.
+        earlier: what the stage takes over.
     """
 
     past: tuple[Segment, ...]
     states: States
     next_row: int
     next_step: int
+    earlier: Earlier
 
 
 def prepare_stage(root: Path, recipe: Recipe, snapshot: Snapshot, run: str, position: int) -> StageSettings:
@@ -87,7 +104,8 @@ def prepare_stage(root: Path, recipe: Recipe, snapshot: Snapshot, run: str, posi
     old = read_stage(path) if path.is_file() else None
     standing = stand(root, recipe, table, run, position, old)
     tokenizer = load_tokenizer(root / snapshot.steps["tokenizer"][0].files["tokenizer"].path)
-    plan = plan_stage(recipe.stages[position], standing.states, _place(recipe, position, standing, tokenizer.vocabulary))
+    stage = recipe.stages[position]
+    plan = plan_stage(stage, standing.states, stage_place(recipe, position, standing, tokenizer.vocabulary), standing.earlier)
     settings = _settings(recipe, tokenizer, table, run, position, standing, plan)
     every = read_segments(root / segments_path(run))
     mine = every[settings.first_segment :][: len(plan.segments)] if old else every[settings.first_segment :]
@@ -125,14 +143,50 @@ def stand(root: Path, recipe: Recipe, table: LotTable, run: str, position: int, 
     _same_curriculum(segments, recipe, run)
     past = segments[: prepared.first_segment] if prepared else _before(segments, recipe.stages[position].name)
     next_row = next_step = 0
+    heldout: dict[str, float] = {}
     for earlier in range(position):
         name, folder = recipe.stages[earlier].name, stage_folder(run, recipe, earlier)
         outcome = read_outcome(root / folder)
         if outcome is None:
             raise PlanError(f"stage {name!r} has not ended yet", where=f"run {run!r}", fix="train it first: stages follow one another")
         _same_return(outcome, stage_segments(segments, read_stage(root / folder / "stage.json")), f"{folder}/outcome.json")
-        next_row, next_step = outcome.next_row, outcome.next_step
-    return Standing(tuple(past), replay(fresh(training_lots(table.lines)), past, next_row), next_row, next_step)
+        next_row, next_step, heldout = outcome.next_row, outcome.next_step, outcome.heldout
+    states = replay(fresh(training_lots(table.lines)), past, next_row)
+    return Standing(tuple(past), states, next_row, next_step, taken_over(root, past, next_row, heldout, recipe.stages[position]))
+
+
+def taken_over(root: Path, past: Sequence[Segment], next_row: int, heldout: Mapping[str, float], stage: Stage) -> Earlier:
+    """What a stage takes over from the segments before it and the losses at their end.
+
+    Raises:
+        PlanError: the run that its adaptive weights are held against has not ended.
+    """
+    used_by: dict[str, list[Allotment]] = {}
+    for segment, end in zip(past, ends(past), strict=True):
+        rows = min(max(next_row - segment.first_row, 0), end - segment.first_row)
+        used_by.setdefault(segment.stage, []).extend(used(segment, rows))
+    last = past[segment_at(past, next_row - 1)] if next_row else None
+    reference = stage.adaptive.reference if stage.adaptive else None
+    return Earlier(
+        last_shares(last) if last else {},
+        used_by,
+        {name: loss for name, loss in heldout.items() if name != "all"},
+        last.decisions if last else (),
+        _losses_of(root, reference, stage) if isinstance(reference, str) else {},
+    )
+
+
+def _losses_of(root: Path, run: str, stage: Stage) -> dict[str, float]:
+    """Held-out losses at the end of a run's last stage, by source."""
+    ended = [folder for folder in root.glob(f"runs/{run}/*-*") if (folder / "outcome.json").is_file()]
+    outcome = read_outcome(max(ended, key=lambda folder: int(folder.name.partition("-")[0]))) if re.fullmatch(NAME, run) and ended else None
+    if outcome is None:
+        raise PlanError(
+            f"run {run!r} has no stage that has ended, so it has no losses",
+            where=f"stage {stage.name!r}: adaptive.reference",
+            fix="train that run first, for example the same recipe with a fixed mixture and --run",
+        )
+    return {name: loss for name, loss in outcome.heldout.items() if name != "all"}
 
 
 def _before(segments: Sequence[Segment], stage: str) -> list[Segment]:
@@ -177,7 +231,8 @@ def _uses(ranges: Iterator[Allotment] | Sequence[Allotment]) -> list[tuple[str, 
     return joined
 
 
-def _place(recipe: Recipe, position: int, standing: Standing, vocabulary: int) -> Place:
+def stage_place(recipe: Recipe, position: int, standing: Standing, vocabulary: int) -> Place:
+    """Where a stage begins."""
     batch = recipe.training_of(recipe.stages[position]).batch_rows
     size = parameters(recipe.model, vocabulary)
     return Place(standing.next_row, standing.next_step, batch, recipe.pack.row_length, recipe.seed, size)
@@ -204,7 +259,15 @@ def _settings(
         training=recipe.training_of(recipe.stages[position]),
         lots=tuple(table.lots[line["lot"]] for line in table.lines if line["lot"] in named),
         holdout=tuple(table.lots[line["lot"]] for line in table.lines if line["split"] == "holdout"),
+        adaptive=_adaptive(recipe.stages[position], standing, recipe.pack.row_length),
     )
+
+
+def _adaptive(stage: Stage, standing: Standing, row_length: int) -> AdaptiveSettings | None:
+    if stage.adaptive is None:
+        return None
+    states = {lot: state for lot, state in standing.states.items() if state.lot.row_length == row_length}
+    return adaptive_settings(stage, starting_shares(stage, left_by_source(states)), standing.earlier.reference)
 
 
 def _refuse_change(old: StageSettings, new: StageSettings, where: str, but: Set[str]) -> None:

@@ -15,7 +15,7 @@ rewind) takes the place of the rest of the stage.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -154,28 +154,38 @@ def segment_at(segments: Sequence[Segment], position: int) -> int:
 
 def leftover(segment: Segment, rows: int) -> tuple[Allotment, ...]:
     """What is left of a segment's allotments once its first ``rows`` rows are used, by source, then stream, in order of use."""
-    return _parts(segment, rows)[1]
+    return tuple(a for share in remaining(segment, rows) for stream in share.streams for a in stream.allotments)
 
 
 def used(segment: Segment, rows: int) -> tuple[Allotment, ...]:
     """What a segment's first ``rows`` rows use of its allotments, by source, then stream, in order of use."""
-    return _parts(segment, rows)[0]
+    return tuple(a for taken, _ in _cut(segment, rows) for stream in taken for a in stream.allotments)
 
 
-def _parts(segment: Segment, rows: int) -> tuple[tuple[Allotment, ...], tuple[Allotment, ...]]:
-    spent: list[Allotment] = []
-    left: list[Allotment] = []
+def remaining(segment: Segment, rows: int) -> list[SourceShare]:
+    """A segment's shares with what is left of them once its first ``rows`` rows are used."""
+    return [replace(share, streams=left) for share, (_, left) in zip(segment.sources, _cut(segment, rows), strict=True)]
+
+
+def _cut(segment: Segment, rows: int) -> list[tuple[tuple[Stream, ...], tuple[Stream, ...]]]:
+    """Of each source, what the first ``rows`` rows use of its streams, and what is left of them."""
+    found = []
     by_source = Interleave([share.quota for share in segment.sources]).counts(rows)
     for share, share_rows in zip(segment.sources, by_source, strict=True):
         by_stream = Interleave([stream.quota for stream in share.streams]).counts(int(share_rows))
-        for stream, count in zip(share.streams, by_stream, strict=True):
-            take = int(count)
-            for a in stream.allotments:
-                cut = a.start + min(take, a.rows)
-                spent += [Allotment(a.lot, a.start, cut, a.order)] if cut > a.start else []
-                left += [Allotment(a.lot, cut, a.stop, a.order)] if cut < a.stop else []
-                take = max(0, take - a.rows)
-    return tuple(spent), tuple(left)
+        parts = [_cut_stream(stream, int(count)) for stream, count in zip(share.streams, by_stream, strict=True)]
+        found.append((tuple(taken for taken, _ in parts), tuple(left for _, left in parts)))
+    return found
+
+
+def _cut_stream(stream: Stream, rows: int) -> tuple[Stream, Stream]:
+    taken, left = [], []
+    for a in stream.allotments:
+        cut = a.start + min(rows, a.rows)
+        taken += [replace(a, stop=cut)] if cut > a.start else []
+        left += [replace(a, start=cut)] if cut < a.stop else []
+        rows = max(0, rows - a.rows)
+    return replace(stream, allotments=tuple(taken)), replace(stream, allotments=tuple(left))
 
 
 def allotments(segment: Segment) -> list[Allotment]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from schemas.adaptive import AdaptiveSettings
 from schemas.errors import RecipeError, nearest
 from schemas.store import read_json
 
@@ -232,6 +233,7 @@ class StageSettings:
         training: how it is trained.
         lots: every lot its segments name.
         holdout: held-out lots.
+        adaptive: how the stage's weights move; null where they stay.
     """
 
     run: str
@@ -250,6 +252,7 @@ class StageSettings:
     training: TrainSettings
     lots: tuple[Lot, ...]
     holdout: tuple[Lot, ...]
+    adaptive: AdaptiveSettings | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import torch
 
 from schemas.settings import Outcome
 from schemas.store import lock, publish_json, remove_temporary
+from train.adapt import adapted
 from train.build import build_model, build_stage_optimizer
 from train.callbacks import Callback, StepReport, load_callbacks
 from train.checkpoint import Checkpoint, checkpoint_path, newest, prune, save
@@ -131,6 +132,7 @@ class Trainer:
             while True:
                 if self._evaluation_due():
                     self._evaluate()
+                self.stage = adapted(self.stage, self.step, self.evaluated, self.heldout, self.ranks)
                 if self.stop.fire(self.step, self.stage.first_step, self.stage.end_step) and self.stop.until > self.step:
                     self._event("cooldown", self._last_step, until=self.stop.until)
                 if self.step == self.stop.end(self.stage.end_step):

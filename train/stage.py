@@ -9,7 +9,7 @@ import numpy as np
 
 from schemas.errors import LakeError, PlanError, RecipeError
 from schemas.manifest import fingerprint
-from schemas.segments import Allotment, ends, read_segments, segment_at, segments_hash, stage_segments, unused
+from schemas.segments import Allotment, Segment, allotments, ends, read_segments, segment_at, segments_hash, stage_segments, unused
 from schemas.settings import StageSettings, read_stage
 from train.data import Batch, RowReader, StepRows
 from train.order import Ints, Order, Rows, step_rows
@@ -60,12 +60,16 @@ class Stage:
         except ValueError as error:
             raise PlanError(str(error), where=str(path), fix="plan the stage again") from error
         self.sources = self.order.sources
-        self.reader = RowReader(root, [lots[lot] for lot in self.order.lots], checksums=checksums)
+        mine = [lots[lot] for lot in self.order.lots]
+        by_length = {length: [lot for lot in mine if lot.row_length == length] for length in sorted({lot.row_length for lot in mine})}
+        self._readers = {length: RowReader(root, same, checksums=checksums) for length, same in by_length.items()}
+        self._length = np.array([lot.row_length for lot in mine], dtype=np.int64)
+        self._place = np.array([by_length[lot.row_length].index(lot) for lot in mine], dtype=np.int64)
         self.holdout = RowReader(root, settings.holdout, checksums=checksums)
         self._rows = StepRows(self.order)
         self.first_step = self.segments[0].first_step
         self.end_step = self.segments[-1].first_step + self.segments[-1].steps
-        self.batch_rows = max(segment.batch for segment in self.segments)
+        self.batch_rows = max(segment.batch // self._rows_for_one(segment) for segment in self.segments)
 
     @classmethod
     def open(cls, root: Path, folder: str, *, checksums: bool = False) -> Stage:
@@ -102,17 +106,24 @@ class Stage:
         return fingerprint(self.fingerprints[: self.settings.first_segment + done])
 
     def micro_rows(self, world: int) -> int:
-        """Rows of a forward pass on one rank; every micro-batch has this many, the last ones with empty rows."""
+        """Rows of a forward pass on one rank; every micro-batch has this many, the last ones with empty rows. Of shorter rows, more."""
         return min(self.settings.training.micro_batch_rows, -(-self.batch_rows // world))
+
+    def _rows_for_one(self, segment: Segment) -> int:
+        """Rows of a segment that hold as many tokens as one of the full length."""
+        first = next(a.lot for a in allotments(segment))
+        return self.settings.row_length // int(self._length[self.order.lots.index(first)])
 
     def micro_batches(self, step: int, rank: int, world: int) -> list[MicroBatch]:
         """A rank's share of a step: rows ``rank::world`` of it, in micro-batches."""
-        rows, height = self.rows(step), self.micro_rows(world)
+        rows = self.rows(step)
+        length = int(self._length[rows.lot[0]])
+        height, reader = self.micro_rows(world) * (self.settings.row_length // length), self._readers[length]
         mine = np.arange(rank, len(rows.row), world)
         made = []
         for first in range(0, len(mine), height):
             place = mine[first : first + height]
-            batch = self.reader.read(rows.lot[place], rows.row[place], height)
+            batch = reader.read(self._place[rows.lot[place]], rows.row[place], height)
             made.append(MicroBatch(batch, place, rows.source[place], rows.lot[place], rows.row[place]))
         return made
 
@@ -142,6 +153,12 @@ def _check_training(settings: StageSettings) -> None:
     check_schedule(training.schedule)
     if training.early_stop is not None and training.early_stop.cooldown < 0:
         raise RecipeError(f"{training.early_stop.cooldown} is below 0", where="training.early_stop.cooldown")
+    if settings.adaptive is not None and settings.adaptive.every and not (settings.holdout and training.eval_every and training.eval_rows):
+        raise RecipeError(
+            "adaptive weights move with held-out losses, and none are measured",
+            where="training.eval_every",
+            fix="set it and eval_rows above 0",
+        )
     stop, sources = training.early_stop, {lot.source for lot in settings.holdout}
     names = {"heldout", *(f"heldout/{source}" for source in sources)}
     if stop is not None and (not sources or stop.monitor not in names):
