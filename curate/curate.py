@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from curate.curation import Curation
 from curate.deduplicate import check_preference, deduplicate_step, sign_step
+from curate.exclude import exclusion_steps
 from curate.filter import check_rules, rules_step, signals_step
 from curate.holdout import hold_out
 from curate.identity import repeats_step, sample_step
@@ -54,8 +55,10 @@ def measure(c: Curation) -> None:
 
 
 def filter_documents(c: Curation) -> None:
-    """Signals of every document, and the rules that each fails."""
+    """Signals of every document, what is excluded whatever its text is like, and the rules that each fails."""
     measure(c)
+    for step, shards in exclusion_steps(c):
+        c.keep(step, shards)
     c.keep(*rules_step(c))
 
 

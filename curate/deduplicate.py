@@ -71,8 +71,10 @@ def _sign(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         if settings is not None:
             parts.append(sign(batch, settings))
     content = np.concatenate(hashes)
-    table = pa.table({}) if settings is None else to_table(Signatures.concatenate(parts))
-    table = table.append_column("locator", pa.array(locators(task["passing"][0], len(texts))[rows]))
+    places = pa.array(locators(task["passing"][0], len(texts))[rows])
+    table = pa.table({"locator": places})
+    if settings is not None:
+        table = to_table(Signatures.concatenate(parts)).append_column("locator", places)
     for half in (0, 1):
         table = table.append_column(f"hash_{half}", pa.array(np.ascontiguousarray(content[:, half])))
     writer.arrow("signatures", table)

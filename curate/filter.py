@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from curate.corpus import column_array
 from curate.curation import Curation, source_of
+from curate.exclude import exclusion_files, with_exclusions
 from curate.rules import RULE_SETS, Rule, evaluate, resolve_rules
 from curate.scores import content_of, read_signals, signal_files, signal_schema
 from curate.signals import compute_signals
@@ -52,8 +53,9 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
     for shard, entry in enumerate(c.steps["signals"]):
         rules = rules_of(c.recipe, source_of(entry))
         own = list(c.recipe.signals)
-        task = {"signals": signal_files(c.steps, own, shard), "rules": rules}
-        shards.append(Shard(entry.label, [content_of(c.steps, own, shard), rules], task))
+        contents, paths = exclusion_files(c, shard)
+        task = {"signals": signal_files(c.steps, own, shard), "rules": rules, "exclusions": paths}
+        shards.append(Shard(entry.label, [content_of(c.steps, own, shard), rules, *contents], task))
     return Step("rules", 2, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
 
 
@@ -99,7 +101,7 @@ def _rules(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if task["signals"] is None:
         return {"documents": 0, "passed": 0}
     signals = read_signals(writer.root, task["signals"])
-    failures = failures_of(signals, task["rules"])
+    failures = with_exclusions(writer.root, failures_of(signals, task["rules"]), task["exclusions"])
     writer.table("failures", failures.add_column(0, "doc_id", signals.column("doc_id")))
     lengths = column_array(failures, "failures").value_lengths()
     return {"documents": failures.num_rows, "passed": sum(1 for n in lengths.to_pylist() if n == 0)}

@@ -45,6 +45,7 @@ def life(root: Path, name: str) -> dict[str, Json]:
             "verdict": verdict,
             "kept_instead": _kept_instead(db, verdict),
             "signals": signals,
+            "excluded": ask(db, "SELECT reason, detail, matches FROM exclusions WHERE doc_id = ? ORDER BY ALL", doc),
             "repeats_of_its_id": ask(db, "SELECT path, record, detail FROM quarantine WHERE doc_id = ? ORDER BY ALL", doc),
             "duplicates": ask(db, "SELECT doc_id, kind, similarity FROM clusters WHERE kept_doc_id = ? ORDER BY ALL", doc),
             "held_out_near": ask(db, "SELECT state, reference, similarity FROM holdout WHERE doc_id = ?", doc),
@@ -132,6 +133,8 @@ def _print_verdict(found: dict[str, Json], console: Console) -> None:
     console.print(text)
     for failure in verdict["failures"]:
         console.print(Text(f"  {failure['rule']}: value {_number(failure['value'])}, threshold {_number(failure['threshold'])}"))
+    for excluded in found["excluded"]:
+        console.print(Text(f"  {excluded['reason']}: {excluded['detail']}"))
     if (kept := found["kept_instead"]) is not None:
         name = f"{kept['doc_id']} ({kept['source']}: {kept['path']}, record {kept['record']})"
         console.print(Text(f"  similar to {name}, Jaccard {_number(verdict['similarity'])}"))

@@ -62,6 +62,8 @@ class Source(Strict):
     """Field that holds the date, if any."""
     license_field: str | None = "license"
     """Field that holds the licence, if any."""
+    licenses: list[str] | None = None
+    """Licences allowed, without regard to case; a document with another, or none, is dropped as license_not_allowed. Null allows all."""
     max_document_bytes: int = Field(default=20_000_000, ge=1)
     """A longer document is quarantined as too_large."""
     max_bad_share: float = Field(default=0.05, ge=0, le=1)
@@ -191,6 +193,35 @@ class Dedup(Strict):
     """Near-duplicate removal; null is off."""
     prefer: list[str] = ["bytes"]
     """SQL expressions over signals and document columns, higher is kept; ties go to the earlier source, then to the smaller doc_id."""
+
+
+class EvaluationSet(Strict):
+    """Evaluation items that no document may hold."""
+
+    paths: list[str] = Field(min_length=1)
+    """JSON lines, Parquet or plain text (one item a file), told by content; files, folders or globs, relative to the recipe's folder."""
+    fields: list[str] = ["text"]
+    """Fields that hold an item's texts (one, or a list), each compared by itself; a.b is field b inside field a."""
+
+
+class Decontaminate(Strict):
+    """Documents that share word n-grams with evaluation sets are dropped as contaminated_<set>; table exclusions names the item."""
+
+    sets: dict[Annotated[str, Field(pattern=SQL_NAME)], EvaluationSet] = Field(min_length=1)
+    """Evaluation sets by name; of several that match, the first is named."""
+    ngram: int = Field(default=13, ge=2, le=100)
+    """Words of an n-gram; an item of fewer words matches as a whole."""
+    min_words: int = Field(default=3, ge=1)
+    """Items of fewer words are not looked for: a 'yes' is in every document."""
+
+
+class OptOut(Strict):
+    """Documents that someone asked not to use: dropped as opted_out. Files hold one entry a line; lines that begin with # are comments."""
+
+    domains: list[str] = []
+    """Files of domains, which cover the domains below them; compared with the host of a document's url."""
+    ids: list[str] = []
+    """Files of documents, each a doc_id in hex or source:id."""
 
 
 class Holdout(Strict):
@@ -389,6 +420,10 @@ class Recipe(Strict):
     """Signals of the user's own by name, beside those of the signals table."""
     rules: list[RuleEntry] = []
     """Rules in the order in which they are reported."""
+    decontaminate: Decontaminate | None = None
+    """Evaluation sets that no document may hold."""
+    opt_out: OptOut = OptOut()
+    """Documents that someone asked not to use."""
     dedup: Dedup = Dedup()
     """Deduplication."""
     holdout: Holdout = Holdout()

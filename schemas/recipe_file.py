@@ -117,15 +117,26 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
     """Paths in a recipe are relative to its own folder, so that a recipe can be extended from elsewhere."""
     sources = value.get("sources")
     for source in sources.values() if isinstance(sources, dict) else []:
-        if isinstance(source, dict) and isinstance(source.get("paths"), list):
-            source["paths"] = [str(folder / p) if isinstance(p, str) and "://" not in p else p for p in source["paths"]]
+        _absolute_lists(source, ("paths",), folder)
     signals = value.get("signals")
     for signal in signals.values() if isinstance(signals, dict) else []:
         if isinstance(signal, dict) and str(signal.get("python")).partition(":")[0].endswith(".py"):
             signal["python"] = str(folder / signal["python"])
+    decontaminate = value.get("decontaminate")
+    sets = decontaminate.get("sets") if isinstance(decontaminate, dict) else None
+    for each in sets.values() if isinstance(sets, dict) else []:
+        _absolute_lists(each, ("paths",), folder)
+    _absolute_lists(value.get("opt_out"), ("domains", "ids"), folder)
     tokenizer = value.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("path"), str):
         tokenizer["path"] = str(folder / tokenizer["path"])
+
+
+def _absolute_lists(section: Json, fields: Sequence[str], folder: Path) -> None:
+    """Make the paths in lists of a section absolute."""
+    for field in fields if isinstance(section, dict) else ():
+        if isinstance(section.get(field), list):
+            section[field] = [str(folder / p) if isinstance(p, str) and "://" not in p else p for p in section[field]]
 
 
 def _set(recipe: dict[str, Json], change: str) -> None:

@@ -75,6 +75,17 @@ SCORES = pa.schema(
 
 FAILURES = pa.schema([doc_id(), column("failures", pa.list_(FAILURE), "every failing rule, in declared order; empty when it passes")])
 
+EXCLUSIONS = pa.schema(
+    [
+        doc_id(),
+        column("source", pa.string(), "its source"),
+        column("locator", pa.uint64(), "its place: documents shard << 32 | row"),
+        column("reason", pa.string(), "contaminated_<set>, license_not_allowed, opted_out or forgotten"),
+        column("detail", pa.string(), "the evaluation item, licence, domain or list entry that it is for"),
+        column("matches", pa.int64(), "places of the document that match evaluation items; null for the other reasons", True),
+    ]
+)
+
 CLUSTERS = pa.schema(
     [
         doc_id("the duplicate"),
@@ -240,6 +251,7 @@ TABLES: dict[str, pa.Schema] = {
     "repeats": REPEATS,
     "signals": SIGNALS_TABLE,
     "scores": SCORES,
+    "exclusions": EXCLUSIONS,
     "failures": FAILURES,
     "clusters": CLUSTERS,
     "holdout": HOLDOUT,

@@ -14,7 +14,7 @@ Located = tuple[Piece, str]
 """A piece and the place of its file on this machine."""
 
 
-def find_files(source: str, patterns: list[str], only: Iterable[str] | None = None) -> list[Located]:
+def find_files(source: str, patterns: list[str], only: Iterable[str] | None = None, *, empty: bool = False) -> list[Located]:
     """Files of a source in the order of their published paths.
 
     The source's root is the deepest folder that holds all patterns' fixed parts (a folder itself, a file's folder, a glob's folders
@@ -25,6 +25,7 @@ def find_files(source: str, patterns: list[str], only: Iterable[str] | None = No
         source: its name.
         patterns: files, folders and globs.
         only: of what they match, the files to take; None is all.
+        empty: accept files that are all empty.
 
     Raises:
         InputError: a pattern matches nothing, or every file is empty.
@@ -44,7 +45,7 @@ def find_files(source: str, patterns: list[str], only: Iterable[str] | None = No
             piece = Piece(published(path.relative_to(root).as_posix()), status.st_size, status.st_mtime_ns)
             if taken is None or str(path) in taken:
                 found[str(path)] = piece, str(path)
-    if not any(piece.size for piece, _ in found.values()):
+    if not empty and not any(piece.size for piece, _ in found.values()):
         raise InputError(
             f"all {len(found)} files are empty", where=f"sources.{source}.paths", fix="name files that hold records, or remove the source"
         )
