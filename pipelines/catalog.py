@@ -83,7 +83,8 @@ def lake_state(root: Path) -> str:
     marked = [root / "snapshots/current.json", *sorted(root.glob("runs/*/segments.json")), *sorted(root.glob("runs/*/*/outcome.json"))]
     files = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in marked if path.is_file()]
     present = [str(path.relative_to(root)) for path in sorted(root.glob("runs/*/*/*")) if path.name in RUN_TABLES and any(path.iterdir())]
-    return fingerprint(CATALOG_VERSION, str(root), files, present)
+    schemas = {table: [f"{field.name} {field.type}" for field in schema] for table, schema in TABLES.items()}
+    return fingerprint(CATALOG_VERSION, schemas, MACROS, SUMMARIES, str(root), files, present)
 
 
 def build_catalog(root: Path) -> None:
