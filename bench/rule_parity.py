@@ -1,6 +1,6 @@
-"""Keep/drop agreement of the rule sets with datatrove's filters, document by document, with every kind of disagreement.
+"""Keep/drop agreement of the rule sets and of C4 with datatrove's filters, document by document, with every kind of disagreement.
 
-    python bench/rule_parity.py --peer PYTHON --data FOLDER [--every N] [--languages en]
+    python bench/rule_parity.py --peer PYTHON --data FOLDER [--every N] [--languages en] [--sets c4,fineweb]
 
 PYTHON is an interpreter of an environment of its own with `datatrove[processing]` and `spacy`; it runs this file with `--verdicts` and
 writes one JSON line a document. FOLDER holds .jsonl.gz files with `id`, `text` and `meta.lang`.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import json
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-SETS = ("gopher_quality", "gopher_repetition", "fineweb")
+SETS = ("gopher_quality", "gopher_repetition", "fineweb", "c4")
 SHOWN = 12
 
 
@@ -37,37 +38,61 @@ def documents(folder: Path, every: int, languages: set[str]) -> Iterator[tuple[s
                 number += 1
 
 
-def peer_verdicts(folder: Path, every: int, languages: set[str], out: Path) -> None:
-    """Runs in the peer's environment: the first reason of each filter, null where it keeps, `error: ...` where it raises."""
+def digest(text: str) -> str:
+    """Says whether two texts are equal."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def peer_verdicts(folder: Path, every: int, languages: set[str], sets: list[str], out: Path) -> None:
+    """Runs in the peer's environment: the first reason of each filter, null where it keeps, `error: ...` where it raises.
+
+    With C4, also the digest of the text that it leaves.
+    """
     from datatrove.data import Document  # type: ignore[import-not-found]
     from datatrove.pipeline.filters import (  # type: ignore[import-not-found]
+        C4QualityFilter,
         FineWebQualityFilter,
         GopherQualityFilter,
         GopherRepetitionFilter,
     )
 
-    filters = dict(zip(SETS, (GopherQualityFilter(), GopherRepetitionFilter(), FineWebQualityFilter()), strict=True))
+    kinds = dict(zip(SETS, (GopherQualityFilter, GopherRepetitionFilter, FineWebQualityFilter, C4QualityFilter), strict=True))
+    filters = {name: kinds[name]() for name in sets}
     with out.open("w", encoding="utf-8") as file:
         for identity, text in documents(folder, every, languages):
             verdict: dict[str, str | None] = {}
             for name, chosen in filters.items():
                 try:
-                    answer = chosen.filter(Document(text=text, id=identity))
+                    document = Document(text=text, id=identity)
+                    answer = chosen.filter(document)
                     verdict[name] = None if answer is True else answer[1]
+                    if name == "c4":
+                        verdict["text"] = digest(document.text)
                 except Exception as error:
                     verdict[name] = f"error: {type(error).__name__}"
             file.write(json.dumps(verdict) + "\n")
 
 
-def own_verdicts(texts: list[str]) -> dict[str, list[list[dict[str, Any]]]]:
-    """Every failing rule of each document by rule set."""
+def own_verdicts(texts: list[str], sets: list[str]) -> dict[str, list[list[dict[str, Any]]]]:
+    """Every failing rule of each document by rule set; and C4's texts, as failures of a set ``text``."""
     import pyarrow as pa
 
+    from curate.edit.c4 import c4
     from curate.rules import evaluate, resolve_rules
     from curate.signals import compute_signals
 
-    signals = pa.Table.from_batches([compute_signals(pa.array(texts, pa.large_string()))])
-    return {name: evaluate(signals, resolve_rules([{"set": name}])).column("failures").to_pylist() for name in SETS}
+    found: dict[str, list[list[dict[str, Any]]]] = {}
+    array = pa.array(texts, pa.large_string())
+    if "c4" in sets:
+        edited = c4(array)
+        found["c4"] = [[] for _ in texts]
+        for row, rule in zip(edited.failures.row.tolist(), edited.failures.rule, strict=True):
+            found["c4"][row] = [{"rule": rule.removeprefix("c4_")}]
+        found["text"] = [[{"rule": digest(text)}] for text in edited.texts.to_pylist()]
+    if rules := [name for name in sets if name != "c4"]:
+        signals = pa.Table.from_batches([compute_signals(array)])
+        found |= {name: evaluate(signals, resolve_rules([{"set": name}])).column("failures").to_pylist() for name in rules}
+    return found
 
 
 def report(name: str, identities: list[str], own: list[list[dict[str, Any]]], peer: list[str | None]) -> None:
@@ -94,11 +119,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--languages", default="")
+    parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--verdicts", type=Path, help="run as the peer and write here; or read what an earlier run wrote")
     options = parser.parse_args()
     languages = {part for part in options.languages.split(",") if part}
+    sets = options.sets.split(",")
     if options.verdicts and not options.peer and not options.verdicts.exists():
-        peer_verdicts(options.data, options.every, languages, options.verdicts)
+        peer_verdicts(options.data, options.every, languages, sets, options.verdicts)
         return
     if not options.data.is_dir():
         sys.exit(f"no data in {options.data}: nothing is compared")
@@ -106,15 +133,19 @@ def main() -> None:
         out = options.verdicts or Path(scratch) / "verdicts.jsonl"
         if not out.exists():
             command = [options.peer, __file__, "--data", options.data, "--every", str(options.every), "--verdicts", out]
-            subprocess.run([*command, "--languages", options.languages], check=True)
+            subprocess.run([*command, "--languages", options.languages, "--sets", options.sets], check=True)
         peer = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     pairs = list(documents(options.data, options.every, languages))
     identities, texts = [identity for identity, _ in pairs], [text for _, text in pairs]
     size = sum(len(text.encode()) for text in texts)
     print(f"{len(texts)} documents, {size / 1e6:.1f} MB from {options.data}, every {options.every}, languages {options.languages or 'all'}")
-    own = own_verdicts(texts)
-    for name in SETS:
+    own = own_verdicts(texts, sets)
+    for name in sets:
         report(name, identities, own[name], [verdict[name] for verdict in peer])
+    if "c4" in sets:
+        kept = [row for row, verdict in enumerate(peer) if verdict["c4"] is None and not own["c4"][row]]
+        same = sum(own["text"][row][0]["rule"] == peer[row]["text"] for row in kept)
+        print(f"c4: rewritten texts equal in {same} of {len(kept)} documents that both keep")
 
 
 if __name__ == "__main__":

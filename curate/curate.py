@@ -1,9 +1,10 @@
-"""The main path of curation, top to bottom: read, filter, deduplicate, hold out, judge, publish."""
+"""The main path of curation, top to bottom: read, edit, filter, deduplicate, hold out, judge, publish."""
 
 from __future__ import annotations
 
 from curate.curation import Curation
 from curate.deduplicate import check_preference, deduplicate_step, sign_step
+from curate.edit.steps import edit_documents
 from curate.exclude import exclusion_steps
 from curate.filter import check_rules, rules_step, signals_step
 from curate.holdout import hold_out
@@ -29,7 +30,7 @@ def curate(c: Curation) -> Snapshot:
 
 
 def read(c: Curation) -> None:
-    """Sources to documents and quarantine; records with a repeated id are set aside.
+    """Sources to documents and quarantine; records with a repeated id are set aside, texts changed as the recipe's edits say.
 
     Raises:
         RecipeError: an SQL expression of the recipe is not one allowed expression; found before anything is read.
@@ -45,6 +46,7 @@ def read(c: Curation) -> None:
     if c.sample < 1:
         c.steps["read"] = c.run(*sample_step(c))
     c.keep(*repeats_step(c))
+    edit_documents(c)
 
 
 def measure(c: Curation) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from curate.corpus import column_array
 from curate.curation import Curation, source_of
+from curate.edit.failures import after_edits, edit_steps
 from curate.exclude import exclusion_files, with_exclusions
 from curate.rules import RULE_SETS, Rule, evaluate, resolve_rules
 from curate.scores import content_of, read_signals, signal_files, signal_schema
@@ -54,9 +55,10 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
         rules = rules_of(c.recipe, source_of(entry))
         own = list(c.recipe.signals)
         contents, paths = exclusion_files(c, shard)
-        task = {"signals": signal_files(c.steps, own, shard), "rules": rules, "exclusions": paths}
-        shards.append(Shard(entry.label, [content_of(c.steps, own, shard), rules, *contents], task))
-    return Step("rules", 2, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
+        edits = [(file.checksum, file.path) for step in edit_steps(c) if (file := c.steps[step][shard].files.get("failed"))]
+        task = {"signals": signal_files(c.steps, own, shard), "rules": rules, "exclusions": paths, "failed": [path for _, path in edits]}
+        shards.append(Shard(entry.label, [content_of(c.steps, own, shard), rules, *contents, [checksum for checksum, _ in edits]], task))
+    return Step("rules", 3, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
 
 
 def rules_of(recipe: Recipe, source: str) -> list[Json]:
@@ -102,6 +104,7 @@ def _rules(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         return {"documents": 0, "passed": 0}
     signals = read_signals(writer.root, task["signals"])
     failures = with_exclusions(writer.root, failures_of(signals, task["rules"]), task["exclusions"])
+    failures = after_edits(writer.root, task["failed"], failures)
     writer.table("failures", failures.add_column(0, "doc_id", signals.column("doc_id")))
     lengths = column_array(failures, "failures").value_lengths()
     return {"documents": failures.num_rows, "passed": sum(1 for n in lengths.to_pylist() if n == 0)}

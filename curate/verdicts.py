@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from curate.curation import Curation, source_of
+from curate.edit.failures import edit_steps
 from curate.read import check_records
 from curate.sql import connect, literal, present, scan
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import GristmillError, InputError
-from schemas.tables import CLUSTERS, CONSERVATION, HOLDOUT, QUARANTINE, REPEATS, VERDICTS
+from schemas.tables import CLUSTERS, CONSERVATION, EDITS, HOLDOUT, QUARANTINE, REPEATS, VERDICTS
 
 Json = Any
 
@@ -106,14 +107,14 @@ def conservation_step(c: Curation) -> tuple[Step, list[Shard]]:
         }
         rows.append(row)
         out = sum(row[key] for key in ("sampled_out", "quarantined", "dropped", "held_out", "kept"))
-        if out != row["records_in"] or row["bytes_in"] != row["bytes_out"]:
+        if out != row["records_in"] or row["bytes_in"] != row["bytes_out"] + row["bytes_edited"]:
             raise GristmillError(
                 f"records do not add up: {row}",
                 where=f"source {name!r}",
                 fix="the lake was changed by hand or a step is faulty: please report it",
             )
     inputs = [entry.content for step in ("read", "repeats", "verdicts") for entry in c.steps[step]]
-    return Step("conservation", 1, {}, _conservation), [Shard("all", [inputs, rows], rows)]
+    return Step("conservation", 2, {}, _conservation), [Shard("all", [inputs, rows], rows)]
 
 
 def _counted_out(c: Curation) -> dict[str, dict[str, int]]:
@@ -122,11 +123,12 @@ def _counted_out(c: Curation) -> dict[str, dict[str, int]]:
         "quarantine": [*c.paths("read", "quarantine"), *c.paths("repeats", "quarantine")],
         "verdicts": c.paths("verdicts", "verdicts"),
         "repeats": c.paths("repeats", "repeats"),
+        "edits": [path for step in edit_steps(c) for path in c.paths(step, "edits")],
         "documents": c.paths("read", "documents"),
     }
-    schemas = {"quarantine": QUARANTINE, "verdicts": VERDICTS, "repeats": REPEATS}
+    schemas = {"quarantine": QUARANTINE, "verdicts": VERDICTS, "repeats": REPEATS, "edits": EDITS}
     with connect() as db:
-        for name in ("quarantine", "verdicts", "repeats"):
+        for name in schemas:
             paths = ", ".join(literal(str(c.root / path)) for path in files[name] if path is not None)
             if paths:
                 db.execute(f"CREATE VIEW {name} AS FROM read_parquet([{paths}], hive_partitioning = false)")
@@ -146,6 +148,7 @@ def _counted_out(c: Curation) -> dict[str, dict[str, int]]:
                 (SELECT count(*) FROM verdicts v WHERE v.source = s.source AND state = 'dropped') AS dropped,
                 (SELECT count(*) FROM verdicts v WHERE v.source = s.source AND state = 'held_out') AS held_out,
                 (SELECT count(*) FROM verdicts v WHERE v.source = s.source AND state = 'kept') AS kept,
+                (SELECT coalesce(sum(removed) - sum(added), 0)::BIGINT FROM edits e WHERE e.source = s.source) AS bytes_edited,
                 (SELECT coalesce(sum(bytes), 0)::BIGINT FROM verdicts v WHERE v.source = s.source)
                     + (SELECT coalesce(sum(bytes), 0)::BIGINT FROM ({repeated}) r WHERE r.source = s.source) AS bytes_out
             FROM (VALUES {sources}) s (source)

@@ -30,6 +30,7 @@ def main() -> None:
             {
                 "name": "warm",
                 "sources": {"made": source},
+                "edits": [{"edit": name} for name in ("mask", "lines", "substrings")] + [{"edit": "c4", "off": ["no_terminal_punct"]}],
                 "rules": [{"sql": "n_words < 1", "name": "none"}],
                 "holdout": {"share": 0.2},
                 "tokenizer": {"kind": "byte"},

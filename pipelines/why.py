@@ -42,6 +42,7 @@ def life(root: Path, name: str) -> dict[str, Json]:
         return {
             "doc_id": doc,
             "document": document,
+            "edits": ask(db, _EDITS, doc),
             "verdict": verdict,
             "kept_instead": _kept_instead(db, verdict),
             "signals": signals,
@@ -54,6 +55,12 @@ def life(root: Path, name: str) -> dict[str, Json]:
             "steps": ask(db, _STEPS, doc),
         }
 
+
+_EDITS = """
+SELECT step, edit, text_version, bytes_before, bytes_after, removed, added,
+    [c.kind || ' ' || c.count for c in changes] AS changes
+FROM edits WHERE doc_id = ? ORDER BY step
+"""
 
 _LOTS = """
 SELECT lot, lots.source, repeats, bin, list("row" ORDER BY "row") AS rows, sum(pieces.tokens)::BIGINT AS tokens
@@ -105,6 +112,7 @@ def print_life(found: dict[str, Json], console: Console) -> None:
     place = f"{document['source']}: {document['path']}, record {document['record']}"
     lines: list[Any] = [Text(place), Text(f"{document['bytes']:,} bytes" + "".join(_known(document)))]
     console.print(Panel(Group(*lines, Text(document["excerpt"], style="dim")), title=f"document {found['doc_id']}", title_align="left"))
+    _print_rows("Edits, in order (bytes)", found["edits"], console)
     _print_verdict(found, console)
     _print_signals(found["signals"], console)
     for title, key in (("Repeats of its id (set aside)", "repeats_of_its_id"), ("Documents it stands for", "duplicates")):

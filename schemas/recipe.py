@@ -5,19 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from schemas.edits import Edit
 from schemas.errors import RecipeError, nearest
 from schemas.settings import ModelSettings, TrainSettings, build
+from schemas.strict import Strict
 
 NAME = r"^[a-z][a-z0-9_-]{0,40}$"
 SQL_NAME = r"^[a-z][a-z0-9_]{0,40}$"
-
-
-class Strict(BaseModel):
-    """Base of all recipe sections: unknown keys are refused, values are not coerced from other types."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Repeats(Strict):
@@ -418,6 +414,8 @@ class Recipe(Strict):
     """Sources by name; their order is the order of shards."""
     signals: dict[Annotated[str, Field(pattern=SQL_NAME)], Signal] = {}
     """Signals of the user's own by name, beside those of the signals table."""
+    edits: list[Edit] = []
+    """Steps that change text, in the order in which they run; signals, rules and all that follows see the edited text."""
     rules: list[RuleEntry] = []
     """Rules in the order in which they are reported."""
     decontaminate: Decontaminate | None = None
@@ -471,6 +469,8 @@ class Recipe(Strict):
             self._know(rule.sources or [], f"rules[{position}].sources")
         for name, signal in self.signals.items():
             self._know(signal.sources or [], f"signals.{name}.sources")
+        for position, edit in enumerate(self.edits):
+            self._know(edit.sources or [], f"edits[{position}].sources")
         return self
 
     def _check_changes(self, stage: Stage, position: int) -> None:

@@ -9,6 +9,8 @@ from schemas.signals import SIGNALS
 DOC_ID = pa.binary(16)
 """A document's identity: BLAKE2b-128 of source and user id, or of source, path and physical record number."""
 
+CHANGE = pa.struct([("kind", pa.string()), ("count", pa.int64()), ("removed", pa.int64()), ("added", pa.int64())])
+
 FAILURE = pa.struct([("rule", pa.string()), ("value", pa.float64()), ("threshold", pa.float64())])
 
 
@@ -60,6 +62,24 @@ REPEATS = pa.schema(
         doc_id("a declared id that an earlier record of the source has"),
         column("locator", pa.uint64(), "place of the repeat: documents shard << 32 | row"),
         column("bytes", pa.int64(), "length of its text in UTF-8 bytes"),
+    ]
+)
+
+EDITS = pa.schema(
+    [
+        doc_id(),
+        column("source", pa.string(), "its source"),
+        column("locator", pa.uint64(), "its place: documents shard << 32 | row"),
+        column("step", pa.int32(), "place of the edit in the recipe, from 0"),
+        column("edit", pa.string(), "c4, lines, paragraphs, substrings, ..."),
+        column("text_version", pa.int32(), "version of the text that it made"),
+        column("changes", pa.list_(CHANGE), "what it did by kind: how often, bytes removed, bytes added"),
+        column("removed", pa.int64(), "bytes removed, counted where it was done"),
+        column("added", pa.int64(), "bytes added, the same"),
+        column("bytes_before", pa.int64(), "length of the text before, in UTF-8 bytes"),
+        column("bytes_after", pa.int64(), "and after"),
+        column("hash_before", DOC_ID, "128-bit hash of the text before"),
+        column("hash_after", DOC_ID, "and after"),
     ]
 )
 
@@ -241,6 +261,7 @@ CONSERVATION = pa.schema(
         column("held_out", pa.int64(), "counted by SQL over verdicts"),
         column("kept", pa.int64(), "counted by SQL over verdicts"),
         column("bytes_in", pa.int64(), "text bytes counted by the reader"),
+        column("bytes_edited", pa.int64(), "bytes removed less bytes added, summed by SQL over edits"),
         column("bytes_out", pa.int64(), "text bytes summed by SQL over verdicts and duplicate ids"),
     ]
 )
@@ -249,6 +270,7 @@ TABLES: dict[str, pa.Schema] = {
     "documents": DOCUMENTS,
     "quarantine": QUARANTINE,
     "repeats": REPEATS,
+    "edits": EDITS,
     "signals": SIGNALS_TABLE,
     "scores": SCORES,
     "exclusions": EXCLUSIONS,

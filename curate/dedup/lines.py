@@ -1,25 +1,27 @@
 """Repeated lines and paragraphs, within documents or across them: the first occurrence stays, later ones are cut out.
 
 A unit is a line, or a paragraph: lines up to the next blank one. Blank lines are no units. Two units are equal when their bytes
-are, white space folded. Cuts are spans of bytes that never overlap, so that an edit can be told, counted and undone.
+are, white space folded. Cuts are spans of bytes, so that an edit can be told and counted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from curate.corpus import mix64
 from curate.dedup.exact import fold_hash, fold_room, text_buffers
 
 LINES_VERSION = 1
 """Changes whenever equal texts give other units, hashes or cuts."""
 
 Int64 = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.signedinteger[Any]]
 _LINE_END = 10
 
 
@@ -27,13 +29,13 @@ _LINE_END = 10
 class Units:
     """Lines or paragraphs of documents in text order; arrays of shape (units,) but for the hashes."""
 
-    row: Int64
+    row: Integers
     """Row of the document, ascending."""
-    start: Int64
+    start: Integers
     """First byte in the document."""
-    stop: Int64
+    stop: Integers
     """Byte after the unit: its line end, and the blank lines after a paragraph, belong to it."""
-    size: Int64
+    size: Integers
     """Bytes without ASCII white space at the ends."""
     hashes: npt.NDArray[np.uint64]
     """128-bit hashes of the folded bytes, shape (units, 2)."""
@@ -80,15 +82,15 @@ def _hash(data, offsets, row, start, stop, size, hashes):  # type: ignore[no-unt
 
 @numba.njit(nogil=True, cache=True)
 def _cut(data, offsets, row, start, stop, out, new_offsets):  # type: ignore[no-untyped-def]
-    """Copies what lies outside the cuts."""
+    """Copies what lies outside the cuts, which may overlap."""
     cut, filled = 0, 0
     for document in range(len(offsets) - 1):
         at, end = offsets[document], offsets[document + 1]
         while cut < len(row) and row[cut] == document:
-            first = offsets[document] + start[cut]
+            first = max(at, offsets[document] + start[cut])
             out[filled : filled + first - at] = data[at:first]
             filled += first - at
-            at = offsets[document] + stop[cut]
+            at = max(at, offsets[document] + stop[cut])
             cut += 1
         out[filled : filled + end - at] = data[at:end]
         filled += end - at
@@ -121,6 +123,24 @@ def split_units(texts: pa.LargeStringArray, unit: Literal["line", "paragraph"] =
     return Units(row, start, stop, size, hashes)
 
 
+@numba.njit(nogil=True, cache=True)
+def _mark(order, high, low, out):  # type: ignore[no-untyped-def]
+    """Marks all but the first of equal hashes; whether some groups of equal `high`, left unmarked, need a closer look."""
+    closer = False
+    i = 0
+    while i < len(order):
+        k, first, same = i + 1, order[i], True
+        while k < len(order) and high[order[k]] == high[order[i]]:
+            same &= low[order[k]] == low[order[i]]
+            first = min(first, order[k])
+            k += 1
+        for j in range(i, k):
+            out[order[j]] = same and order[j] != first
+        closer |= not same
+        i = k
+    return closer
+
+
 def repeats(hashes: npt.NDArray[np.uint64], group: Int64 | None = None) -> npt.NDArray[np.bool_]:
     """Which units have an equal one before them.
 
@@ -131,13 +151,16 @@ def repeats(hashes: npt.NDArray[np.uint64], group: Int64 | None = None) -> npt.N
     Returns:
         True for each unit but the first of its kind, shape (units,).
     """
-    keys = [hashes[:, 1], hashes[:, 0]] if group is None else [hashes[:, 1], hashes[:, 0], group]
-    order = np.lexsort(keys)  # stable: equal units stay in their order
-    same = np.ones(max(len(order) - 1, 0), np.bool_)
-    for key in keys:
-        same &= key[order[1:]] == key[order[:-1]]
-    out = np.zeros(len(order), np.bool_)
-    out[order[1:][same]] = True
+    high, low = hashes[:, 0], hashes[:, 1]
+    if group is not None:
+        high = high ^ mix64(group.astype(np.uint64))
+        low = low + mix64(~group.astype(np.uint64))
+    out = np.zeros(len(high), np.bool_)
+    if _mark(np.argsort(high), high, low, out):
+        order = np.lexsort((low, high))  # stable: equal units stay in their order
+        same = (high[order[1:]] == high[order[:-1]]) & (low[order[1:]] == low[order[:-1]])
+        out[order[1:]] = same
+        out[order[:1]] = False
     return out
 
 

@@ -46,11 +46,13 @@ def found():
     executor = Recording()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        write_jsonl(root / "made/a.jsonl", [*corpus(11, 150), "", "短い文です。", "Short."])
+        write_jsonl(root / "made/a.jsonl", [*corpus(11, 150), "", "短い文です。", "Short.", "cafÃ© a@example.org\r\n"])
         recipe = Recipe.model_validate(
             {
                 "name": "golden",
                 "sources": {"made": {"reader": "jsonl", "paths": [str(root / "made")], "max_epochs": 2, "difficulty": "n_words"}},
+                "edits": [{"edit": name} for name in ("repair", "mask", "lines", "substrings")]
+                + [{"edit": "c4", "off": ["no_terminal_punct"]}],
                 "rules": [{"set": name} for name in ("gopher_quality", "gopher_repetition", "fineweb", "code")],
                 "holdout": {"share": 0.05},
                 "tokenizer": {"vocabulary": 400},
