@@ -50,17 +50,15 @@ def read(c: Curation) -> None:
 
 
 def measure(c: Curation) -> None:
-    """Signals of every document: those counted in its text, and the user's own."""
+    """Signals of every document, those counted in its text and the user's own, and what is excluded whatever its text is like."""
     c.keep(*signals_step(c))
-    for step, shards in score_steps(c):
+    for step, shards in (*score_steps(c), *exclusion_steps(c)):
         c.keep(step, shards)
 
 
 def filter_documents(c: Curation) -> None:
-    """Signals of every document, what is excluded whatever its text is like, and the rules that each fails."""
+    """What is measured of every document, and the rules that each fails."""
     measure(c)
-    for step, shards in exclusion_steps(c):
-        c.keep(step, shards)
     c.keep(*rules_step(c))
 
 

@@ -18,11 +18,14 @@ EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (wi
 
 COMMANDS = {
     "Run": ("run", "curate", "stage", "train", "generate"),
-    "Ask": ("plan", "what-if", "status", "stats", "why", "sql", "diff"),
+    "Ask": ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff"),
     "Keep": ("snapshot", "export"),
     "Set up": ("init", "schema", "doctor"),
 }
 """Command names by the group that help shows them in; each is a function of ``pipelines.commands``."""
+
+PARENTS = {"classify": "Train a quality classifier."}
+"""What commands of two words are about."""
 
 
 class Stopped(BaseException):
@@ -39,10 +42,19 @@ def build_app() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
+    parents: dict[str, App] = {}
     for order, (title, names) in enumerate(COMMANDS.items()):
         group = Group(title, sort_key=order)
         for name in names:
-            app.command(getattr(commands, name.replace("-", "_")), name=name, group=group)
+            function = getattr(commands, name.replace(" ", "_").replace("-", "_"))
+            parent, _, last = name.rpartition(" ")
+            if not parent:
+                app.command(function, name=last, group=group)
+                continue
+            if parent not in parents:
+                parents[parent] = App(name=parent, help=PARENTS[parent], group=group)
+                app.command(parents[parent])
+            parents[parent].command(function, name=last)
     return app
 
 

@@ -181,6 +181,21 @@ def what_if(
     _show(what_if(_parameters(recipe, lake, changes, 0, None, sample), rule), json, print_what_if)
 
 
+def classify_train(
+    good: Annotated[str, Parameter(help="Good documents: JSON lines, Parquet or text; a file, folder or glob.")],
+    bad: Annotated[str, Parameter(help="Bad documents, likewise.")],
+    /,
+    *,
+    output: Annotated[Path, Parameter(name=["--output", "-o"], help="File to write.")] = Path("model.safetensors"),
+    field: Annotated[str, Parameter(help="Field that holds the text.")] = "text",
+    json: Json = False,
+) -> None:
+    """Train a quality classifier from two sets of documents; a recipe uses it as a signal."""
+    from pipelines.classify import print_classifier, train_classifier
+
+    _show(train_classifier(good, bad, field, output), json, print_classifier)
+
+
 def generate(
     *,
     prompt: Annotated[str, Parameter(help="Text to go on from; empty begins a document.")] = "",

@@ -46,6 +46,7 @@ def life(root: Path, name: str) -> dict[str, Json]:
             "verdict": verdict,
             "kept_instead": _kept_instead(db, verdict),
             "signals": signals,
+            "scores": ask(db, "SELECT signal, value FROM scores WHERE doc_id = ? ORDER BY signal", doc),
             "excluded": ask(db, "SELECT reason, detail, matches FROM exclusions WHERE doc_id = ? ORDER BY ALL", doc),
             "repeats_of_its_id": ask(db, "SELECT path, record, detail FROM quarantine WHERE doc_id = ? ORDER BY ALL", doc),
             "duplicates": ask(db, "SELECT doc_id, kind, similarity FROM clusters WHERE kept_doc_id = ? ORDER BY ALL", doc),
@@ -115,6 +116,7 @@ def print_life(found: dict[str, Json], console: Console) -> None:
     _print_rows("Edits, in order (bytes)", found["edits"], console)
     _print_verdict(found, console)
     _print_signals(found["signals"], console)
+    _print_rows("Signals of the recipe's own", found["scores"], console)
     for title, key in (("Repeats of its id (set aside)", "repeats_of_its_id"), ("Documents it stands for", "duplicates")):
         _print_rows(title, found[key][:20], console)
     _print_rows("Lots and rows", found["lots"], console)

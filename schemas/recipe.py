@@ -116,6 +116,8 @@ class Signal(Strict):
     """package.module:function, or scorer.py:function with the file beside the recipe; called with record batches of documents.
 
     It returns a number (or null) for each document of the batch, from that document alone."""
+    classifier: str | None = None
+    """File of `gristmill classify train`, relative to the recipe's folder: the probability that a text is of the good kind, 0 to 1."""
     version: int = Field(default=1, ge=0)
     """Raise it when the function's results change; lakes then compute the signal anew. A .py file's own content counts without it."""
     sources: list[str] | None = None
@@ -123,8 +125,8 @@ class Signal(Strict):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Signal:
-        if self.python is None:
-            raise ValueError("a signal needs 'python'")
+        if (self.python is None) == (self.classifier is None):
+            raise ValueError("a signal has either 'python' or 'classifier'")
         return self
 
 

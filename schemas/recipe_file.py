@@ -120,8 +120,9 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
         _absolute_lists(source, ("paths",), folder)
     signals = value.get("signals")
     for signal in signals.values() if isinstance(signals, dict) else []:
-        if isinstance(signal, dict) and str(signal.get("python")).partition(":")[0].endswith(".py"):
-            signal["python"] = str(folder / signal["python"])
+        for kind, path in signal.items() if isinstance(signal, dict) else []:
+            if kind == "classifier" or (kind == "python" and str(path).partition(":")[0].endswith(".py")):
+                signal[kind] = str(folder / str(path))
     decontaminate = value.get("decontaminate")
     sets = decontaminate.get("sets") if isinstance(decontaminate, dict) else None
     for each in sets.values() if isinstance(sets, dict) else []:

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curate.corpus import column_array
 from curate.curation import Curation, source_of
 from curate.rules import validate_expression
+from curate.scores.classifier import Classifier, load_classifier
 from curate.scores.columns import signal_schema, step_name
 from curate.scores.python import GIVEN, code_of, load_function, score
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import RecipeError
 from schemas.recipe import Recipe, Signal
 from schemas.signals import SIGNALS
+from schemas.store import checksum
 from schemas.tables import SCORES
 
 Json = Any
 SCORES_VERSION = 1
-"""Raise it whenever the same function and documents give other rows."""
+"""Raise it whenever the same function or model and documents give other rows."""
 
 
 def check_signals(recipe: Recipe) -> None:
-    """Accept signals whose names rules can use and whose code can be loaded.
+    """Accept signals whose names rules can use and whose code or model can be loaded.
 
     Raises:
         RecipeError: says which signal, and what is wrong with it.
+        InputError: a model's file cannot be read.
     """
     reserved = {str(word) for (word,) in duckdb.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()}
     for name, signal in recipe.signals.items():
@@ -38,12 +45,10 @@ def check_signals(recipe: Recipe) -> None:
         if name in reserved:
             raise RecipeError(f"{name!r} is a word of SQL, so rules could not name it", where=where, fix="choose another name")
         validate_expression(name, signal_schema(recipe.signals), where=where)
-        _load(signal, where)
-
-
-def _load(signal: Signal, where: str) -> None:
-    assert signal.python is not None  # the recipe has checked it
-    load_function(signal.python, f"{where}.python")
+        if signal.python is not None:
+            load_function(signal.python, f"{where}.python")
+        else:
+            load_classifier(Path(str(signal.classifier)))
 
 
 def score_steps(c: Curation) -> list[tuple[Step, list[Shard]]]:
@@ -52,21 +57,35 @@ def score_steps(c: Curation) -> list[tuple[Step, list[Shard]]]:
 
 
 def _score_step(c: Curation, name: str, signal: Signal) -> tuple[Step, list[Shard]]:
-    settings = {"signal": name, "version": signal.version, "python": code_of(str(signal.python))}
+    settings: dict[str, Json] = {"signal": name, "version": signal.version}
+    if signal.python is not None:
+        settings["python"] = code_of(signal.python)
+    else:
+        settings["classifier"] = checksum(Path(str(signal.classifier)))
     wanted = set(c.recipe.sources if signal.sources is None else signal.sources)
     shards = []
     for shard, entry in enumerate(c.documents):
         path = c.path("read", "documents", shard) if source_of(entry) in wanted else None
-        task = {"documents": path, "signal": name, "function": signal.python, "where": f"signals.{name}: shard {entry.label}"}
+        model = {"python": signal.python, "classifier": signal.classifier, "file": settings.get("classifier")}
+        task = {"documents": path, "signal": name, "where": f"signals.{name}: shard {entry.label}", **model}
         shards.append(Shard(entry.label, None if path is None else entry.content, task))
-    return Step(step_name(name), SCORES_VERSION, settings, _score, processes=True), shards
+    return Step(step_name(name), SCORES_VERSION, settings, _score, processes=signal.python is not None), shards
 
 
 def _score(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if task["documents"] is None:
         return {"documents": 0}
     documents = pq.read_table(writer.root / task["documents"], columns=list(GIVEN), partitioning=None)
-    values = score(load_function(task["function"], task["where"]), documents, task["function"], task["where"])
+    if task["python"] is not None:
+        values = score(load_function(task["python"], task["where"]), documents, task["python"], task["where"])
+    else:
+        values = pa.array(np.asarray(_classifier(task["classifier"], task["file"]).score(column_array(documents, "text"))))
     names = pa.repeat(task["signal"], documents.num_rows)
     writer.table("scores", pa.table([documents.column("doc_id"), names, values], names=SCORES.names))
     return {"documents": documents.num_rows, "bytes": documents.column("text").nbytes}
+
+
+@lru_cache(maxsize=8)
+def _classifier(path: str, file: str) -> Classifier:
+    """A classifier's file of that checksum, read once for all shards."""
+    return load_classifier(Path(path))
