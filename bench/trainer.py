@@ -38,7 +38,7 @@ from train.interrupt import Interrupt
 from train.loop import Trainer
 from train.model import Decoder
 from train.parallel import Ranks
-from train.recompute import group_size
+from train.recompute import choose_policy, measure_block, named_policy
 from train.schedule import scale
 from train.stage import Stage
 
@@ -215,13 +215,17 @@ def run(root: Path, rounds: int, steps: int) -> None:
 
 
 def recomputation(rounds: int) -> None:
-    policies = ("none", "full", "every_2", "sqrt", "every_8", "every_16")
+    policies = ("none", "selective", "full", "every_2", "sqrt", "every_8", "every_16", "auto")
     model = Decoder(dataclasses.replace(MODEL, layers=16, dropout=0.1), VOCABULARY, LENGTH, 1)
     tokens = torch.from_numpy(np.random.default_rng(0).integers(0, VOCABULARY, (4, LENGTH)))
     rest = (tokens.roll(-1, 1), torch.zeros_like(tokens), torch.arange(LENGTH).expand(tokens.shape))
 
+    with torch.autocast("cpu", torch.bfloat16):
+        sizes = measure_block(model.blocks[0], torch.zeros(4, LENGTH, MODEL.width), model.packing(rest[1], rest[2]))
+    print(f"auto: {choose_policy(sizes, 16)}, of a block's input of {sizes.boundary:,} bytes and {sizes.inside:,} inside")
+
     def gradients(policy: str) -> list[torch.Tensor | None]:
-        model.recompute = group_size(policy, 16)
+        model.set_recompute(named_policy(policy, 16) or choose_policy(sizes, 16))
         model.zero_grad(set_to_none=True)
         torch.manual_seed(1)
         with torch.autocast("cpu", torch.bfloat16):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from rich.console import Console
 from curate.forecast import forecast
 from curate.plan import plan_curriculum, training_lots
 from pipelines.catalog import ask, open_catalog
-from pipelines.tables import table
+from pipelines.tables import BLOCKS, table
 from schemas.errors import LakeError
 from schemas.manifest import read_snapshot
 from schemas.recipe import Recipe
+from train.schedule import scale
 
 Json = Any
 
@@ -40,8 +42,21 @@ def planned(root: Path, recipe: Recipe, run: str) -> dict[str, Json]:
     if not lots:
         raise LakeError("nothing is packed yet", where=str(root), fix="run `gristmill curate RECIPE` first, or name another --lake")
     vocabulary = read_snapshot(root).steps["tokenizer"][0].counts["vocabulary"]
-    whole = forecast(plan_curriculum(recipe, lots, vocabulary), recipe.model, vocabulary)
-    return {"run": run, "forecast": asdict(whole), "committed": committed_plan(root, run)}
+    whole = asdict(forecast(plan_curriculum(recipe, lots, vocabulary), recipe.model, vocabulary))
+    whole["learning_rates"] = learning_rates(recipe, whole["steps"])
+    return {"run": run, "forecast": whole, "committed": committed_plan(root, run)}
+
+
+def learning_rates(recipe: Recipe, steps: Mapping[str, int]) -> dict[str, list[float]]:
+    """Learning rate of each step by stage, as the schedules plan it; early stops and plateaus are not foreseen."""
+    rates: dict[str, list[float]] = {}
+    before = 0.0
+    for stage in recipe.stages:
+        training, count = recipe.training_of(stage), steps.get(stage.name, 0)
+        peak = training.optimizer.lr
+        rates[stage.name] = [peak * scale(training.schedule, step, count, before / peak if peak else 0.0) for step in range(count)]
+        before = rates[stage.name][-1] if count else before
+    return rates
 
 
 def committed_plan(root: Path, run: str) -> list[dict[str, Json]]:
@@ -74,8 +89,22 @@ def print_forecast(whole: dict[str, Json], console: Console) -> None:
             shown.add_row(*first, *cells)
         shown.add_section()
     console.print(shown)
+    print_learning_rates(whole["learning_rates"], console)
     about = f"{whole['parameters']:,} parameters, {whole['tokens']:,} tokens ({whole['chinchilla']:.2f} of 20 for each parameter)"
     console.print(f"{about}; estimated final loss {whole['loss']:.2f} nats per token (a law fitted on other corpora)", highlight=False)
+
+
+def print_learning_rates(rates: dict[str, list[float]], console: Console) -> None:
+    """Draw each stage's learning rate, all on one scale, as wide as its share of the steps."""
+    highest, total = max((rate for stage in rates.values() for rate in stage), default=0.0), sum(map(len, rates.values()))
+    shown = table("Learning rate", ("stage",), ("steps", "first", "highest", "last"), ("curve",))
+    for name, stage in rates.items():
+        if stage:
+            width = max(4, round(48 * len(stage) / total))
+            picked = [stage[i * (len(stage) - 1) // (width - 1)] / (highest or 1) for i in range(width)]
+            curve = "".join(BLOCKS[round((len(BLOCKS) - 1) * height)] for height in picked)
+            shown.add_row(name, f"{len(stage):,}", f"{stage[0]:.2g}", f"{max(stage):.2g}", f"{stage[-1]:.2g}", curve)
+    console.print(shown)
 
 
 def print_committed(lines: list[dict[str, Json]], console: Console) -> None:

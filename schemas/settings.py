@@ -88,12 +88,14 @@ class ScheduleSettings:
 
     Attributes:
         name: cosine, linear, constant, step, inverse_sqrt or wsd (constant, then a cool-down), after a linear warm-up.
-        warmup_steps: steps of warm-up from 0.
+        warmup_steps: steps of warm-up; none under ``start: continue``.
         min_ratio: least learning rate after the warm-up, over its peak; cosine, linear and wsd end at it.
         decay_every: of ``step``: steps between falls.
         decay_factor: of ``step``: what each fall multiplies the learning rate by.
         cooldown: of ``wsd``: steps of the cool-down at the stage's end; below 1, its share of the stage's steps.
         cooldown_shape: of ``wsd``: linear, cosine or one_minus_sqrt.
+        start: fresh (warm-up from 0), rewarm (warm-up from the learning rate the earlier stage ended with), or continue (no warm-up: the
+            earlier stage's last learning rate takes the place of the peak, so that ``constant`` goes on at it and ``linear`` cools down).
     """
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -105,6 +107,7 @@ class ScheduleSettings:
     decay_factor: float = 0.5
     cooldown: float = 0.2
     cooldown_shape: Literal["linear", "cosine", "one_minus_sqrt"] = "linear"
+    start: Literal["fresh", "rewarm", "continue"] = "fresh"
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,9 @@ class EarlyStopSettings:
         patience: evaluations in a row without improvement before it fires.
         min_delta: least fall, in nats per token, that counts as improvement.
         min_steps: steps of the stage before it may fire.
-        cooldown: steps that the stage still trains after it fires, while the learning rate falls linearly; 0 ends it at once.
-        restore_best: the next stage starts from the best checkpoint rather than the last.
+        on_stop: next (end at once), cooldown (train on while the learning rate falls to 0, as a schedule cut short never does), or
+            restore_best (the next stage starts from the best checkpoint rather than the last, however this one ends).
+        cooldown: of ``on_stop: cooldown``: steps that the stage still trains after it fires.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -126,8 +130,44 @@ class EarlyStopSettings:
     patience: int = 3
     min_delta: float = 0.0
     min_steps: int = 0
+    on_stop: Literal["next", "cooldown", "restore_best"] = "next"
     cooldown: int = 0
-    restore_best: bool = False
+
+
+@dataclass(frozen=True)
+class PlateauSettings:
+    """Lower the learning rate when held-out loss stops falling; multiplies the schedule, which is usually ``constant``.
+
+    Attributes:
+        monitor: ``heldout`` (all sources) or ``heldout/<source>``.
+        factor: what each fall multiplies the learning rate by.
+        patience: evaluations in a row without improvement before a fall.
+        min_delta: least fall, in nats per token, that counts as improvement.
+        min_ratio: the multiplier never falls below it.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    monitor: str = "heldout"
+    factor: float = 0.5
+    patience: int = 2
+    min_delta: float = 0.0
+    min_ratio: float = 0.01
+
+
+@dataclass(frozen=True)
+class SpikeSettings:
+    """Skip a step whose loss or gradient norm lies far above those of the steps before it.
+
+    Attributes:
+        window: steps that median and deviation are taken over; it acts once it is full.
+        threshold: how many deviations (1.4826 times the median absolute deviation) above the median are too many.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    window: int = 64
+    threshold: float = 8.0
 
 
 @dataclass(frozen=True)
@@ -135,15 +175,21 @@ class TrainSettings:
     """How a stage is trained.
 
     Attributes:
-        precision: bf16 (autocast) or fp32.
+        precision: bf16 (autocast), bf16_weights (matrices kept in BF16 beside an FP32 master, or rounded stochastically under
+            ``optimizer.options.rounding: stochastic``), fp16 (autocast with dynamic loss scaling) or fp32.
+        tf32: let FP32 products on CUDA round their operands to TF32.
         compile: torch.compile by block.
         recompute: which activations are computed again in the backward pass rather than kept: none, full (every block), every_<k> (k blocks
-            together), or sqrt (as every_<k> with k the square root of the number of blocks, rounded up). Results do not depend on it.
+            together), sqrt (as every_<k> with k the square root of the number of blocks, rounded up), selective (all but products and
+            attention), or auto (the k of least memory, by a measurement at the start). Results do not depend on it.
+        recompute_budget_mib: of ``recompute: auto``: MiB that the blocks' activations may take; the cheapest policy within them is chosen.
+            0 chooses for least memory.
         batch_rows: rows per optimizer step, over all ranks.
         micro_batch_rows: rows per forward pass on one rank; the rest is accumulated.
         z_loss: weight of the squared log-partition, added to each token's training loss (and to what is recorded of it) so that logits do
             not drift; PaLM has 1e-4, 0 is off. Held-out losses never have it.
         clip: global gradient norm above which gradients are scaled down; 0 is off.
+        max_skips: steps in a row whose loss or gradient is not finite, after which training stops with an error.
         eval_every: steps between evaluations on held-out rows; 0 is only at the end.
         eval_rows: held-out rows per source in an evaluation.
         checkpoint_every: steps between checkpoints; 0 is only at the best and at the end.
@@ -152,6 +198,8 @@ class TrainSettings:
         threads: torch threads; 0 means all cores. They are part of what a bit-exact resume needs.
         optimizer: the optimizer.
         schedule: the learning-rate schedule.
+        plateau: reduce the learning rate on a plateau; null is off.
+        spikes: skip steps that are spikes; null is off. Steps that are not finite are skipped in any case.
         early_stop: early stopping; null is off.
         callbacks: local code told of steps, evaluations, checkpoints and the end: ``package.module:function``s that return a
             ``train.callbacks.Callback``.
@@ -159,13 +207,16 @@ class TrainSettings:
 
     __pydantic_config__ = {"extra": "forbid"}
 
-    precision: Literal["bf16", "fp32"] = "bf16"
+    precision: Literal["bf16", "bf16_weights", "fp16", "fp32"] = "bf16"
+    tf32: bool = False
     compile: bool = False
     recompute: str = "none"
+    recompute_budget_mib: int = 0
     batch_rows: int = 16
     micro_batch_rows: int = 16
     z_loss: float = 0.0
     clip: float = 1.0
+    max_skips: int = 20
     eval_every: int = 50
     eval_rows: int = 32
     checkpoint_every: int = 100
@@ -174,6 +225,8 @@ class TrainSettings:
     threads: int = 0
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    plateau: PlateauSettings | None = None
+    spikes: SpikeSettings | None = None
     early_stop: EarlyStopSettings | None = None
     callbacks: tuple[str, ...] = ()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 
 from schemas.errors import RecipeError
 from train.model import Decoder
 from train.optim import OPTIMIZERS, build_optimizer
 from train.parallel import Ranks
-from train.recompute import group_size
+from train.precision import precision_context, store_weights
+from train.recompute import BlockBytes, choose_policy, measure_block, named_policy
 from train.stage import Stage
 
 DRIVEN = ("adafactor", "adamw", "came", "lion", "muon", "sgd", "sophia")
@@ -19,15 +22,26 @@ DRIVEN = ("adafactor", "adamw", "came", "lion", "muon", "sgd", "sophia")
 def build_model(stage: Stage, ranks: Ranks) -> Decoder:
     """Build the stage's model with its seeded random weights, on the rank's device."""
     settings = stage.settings
-    model = Decoder(
-        settings.model,
-        settings.vocabulary,
-        settings.row_length,
-        settings.seed,
-        recompute=group_size(settings.training.recompute, settings.model.layers),
-        z_loss=settings.training.z_loss,
-    )
-    return model.to(ranks.device)
+    training, layers = settings.training, settings.model.layers
+    policy = named_policy(training.recompute, layers)
+    if policy is not None and training.recompute_budget_mib:
+        raise RecipeError("only recompute: auto has a budget", where="training.recompute_budget_mib")
+    model = Decoder(settings.model, settings.vocabulary, settings.row_length, settings.seed, z_loss=training.z_loss)
+    store_weights(model.parameters(), training.precision)
+    model.to(ranks.device)
+    if policy is None:
+        policy = choose_policy(block_bytes(stage, model, ranks), layers, training.recompute_budget_mib << 20)
+    model.set_recompute(policy)
+    return model
+
+
+def block_bytes(stage: Stage, model: Decoder, ranks: Ranks) -> BlockBytes:
+    """Measure what a block holds for the backward pass, on the stage's largest shape."""
+    shape = (stage.micro_rows(ranks.world), stage.settings.row_length)
+    numbers = torch.zeros(shape, dtype=torch.int64, device=ranks.device)
+    x = torch.zeros(*shape, stage.settings.model.width, device=ranks.device)
+    with precision_context(stage.settings.training.precision, ranks.device):
+        return measure_block(model.blocks[0], x, model.packing(numbers, numbers))
 
 
 def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer:
@@ -43,6 +57,16 @@ def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer
             where="training.optimizer.name",
             fix=f"choose one of {', '.join(DRIVEN)} (sophia with its Gauss-Newton estimator)",
         )
+    options = dict(settings.options)
+    if stage.settings.training.precision == "bf16_weights":
+        if settings.name in OPTIMIZERS and "rounding" not in inspect.signature(OPTIMIZERS[settings.name]).parameters:
+            able = ", ".join(name for name in DRIVEN if "rounding" in inspect.signature(OPTIMIZERS[name]).parameters)
+            raise RecipeError(
+                f"{settings.name!r} cannot write weights of precision bf16_weights",
+                where="training.optimizer.name",
+                fix=f"use bf16, which keeps FP32 weights, or one of {able}",
+            )
+        options = {"rounding": "master", **options}
     try:
         return build_optimizer(
             settings.name,
@@ -51,7 +75,7 @@ def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer
             weight_decay=settings.weight_decay,
             embedding_lr=settings.embedding_lr,
             warmup_steps=stage.settings.training.schedule.warmup_steps,
-            **settings.options,
+            **options,
         )
     except (ValueError, TypeError) as error:
         raise RecipeError(str(error), where="training.optimizer") from error

@@ -12,7 +12,7 @@ from train.build import build_model, build_stage_optimizer
 from train.compiling import compile_blocks, why_not
 from train.parallel import Ranks
 from train.stage import Stage
-from train.step import train_step
+from train.step import StepRules, train_step
 
 _MIB = 1 << 20
 
@@ -35,10 +35,9 @@ def dry_run(root: Path, folder: str, ranks: Ranks, *, threads: int = 0) -> str:
             model,
             optimizer,
             batches,
+            StepRules(training),
             ranks=ranks,
             sources=len(stage.sources),
-            precision=training.precision,
-            clip=training.clip,
             seed=(stage.settings.seed, stage.first_step),
         )
         seconds.append(time.perf_counter() - began)

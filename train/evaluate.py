@@ -13,7 +13,8 @@ from train.data import RowReader
 from train.model import Decoder
 from train.order import Ints
 from train.parallel import Ranks
-from train.step import forward, piece_losses, precision_context
+from train.precision import precision_context
+from train.step import forward, piece_losses
 
 
 def held_out_rows(reader: RowReader, rows_per_source: int) -> tuple[Ints, Ints]:
@@ -42,7 +43,7 @@ def evaluate(
         reader: held-out lots.
         rows_per_source: rows of each source.
         height: rows of a forward pass on one rank.
-        precision: bf16 or fp32.
+        precision: see ``train.precision``.
         ranks: rows are shared among all.
         pause: called before each forward pass, on every rank equally often; may raise to abandon.
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from schemas.errors import GristmillError
 from schemas.settings import Outcome
 from schemas.store import lock, publish_json, remove_temporary
 from train.adapt import adapted
@@ -32,11 +33,13 @@ from train.ledger import Recorder, next_attempt
 from train.metrics import step_values
 from train.outcome import StageLosses, stage_outcome
 from train.parallel import Ranks
+from train.plateau import Plateau
+from train.precision import allow_tf32
 from train.progress import Progress
 from train.resume import check_resume, earlier_checkpoint, facts, restore
 from train.schedule import scale
 from train.stage import Stage
-from train.step import train_step
+from train.step import StepResult, StepRules, train_step
 
 
 def run_stage(
@@ -83,9 +86,13 @@ class Trainer:
         self.training = training = stage.settings.training
         local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(threads or training.threads or max(1, (os.cpu_count() or 1) // local_ranks))
+        allow_tf32(training.tf32)
         self.model = build_model(stage, ranks)
         self.optimizer = build_stage_optimizer(stage, self.model)
         self.step, self.evaluated, self.skipped = stage.first_step, stage.first_step, 0
+        self.lr_before = self.lr = 0.0  # planned: the earlier stage's last one, and this one's last
+        self.rules = StepRules(training)
+        self.plateau = Plateau(training.plateau)
         self.stop = EarlyStop(training.early_stop)
         self.losses = StageLosses(training.log_every)
         self.heldout: dict[str, float] = {}
@@ -115,6 +122,7 @@ class Trainer:
             notices.append(f"resumed {self.settings.stage} before step {self.step - stage.first_step} of {stage.steps}")
         elif (earlier := earlier_checkpoint(stage)) is not None:
             restore(earlier, self.model, self.optimizer, self.model.as_dict(), same_stage=False)
+            self.lr_before = earlier.state["lr"]
         if compiled:
             compile_blocks(self.model)
         self.attempt = self.ranks.broadcast(next_attempt((stage.root / self.settings.folder).parent) if self.ranks.first else None)
@@ -153,26 +161,21 @@ class Trainer:
         done = step - stage.first_step
         batches = stage.micro_batches(step, self.ranks.rank, self.ranks.world)
         waited = time.perf_counter() - began
-        rate = scale(training.schedule, done, stage.steps) * self.stop.factor(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * rate
+        rate = self._set_learning_rate()
         result = train_step(
             self.model,
             self.optimizer,
             batches,
+            self.rules,
             ranks=self.ranks,
             sources=len(stage.sources),
-            precision=training.precision,
-            clip=training.clip,
             seed=(self.settings.seed, step),
         )
         self.recorder.rows(step, stage.span(step)[0], stage.rows(step))
         for micro, sums in zip(batches, result.pieces, strict=True):
             self.recorder.pieces(step, micro, sums)
         if result.skipped:
-            self.skipped += 1
-            self._event("skipped", step, loss=repr(result.loss), grad_norm=repr(result.grad_norm))
-            self.progress.line(f"step {done}: loss {result.loss}, gradient norm {result.grad_norm}: skipped, nothing was changed")
+            self._skip(result)
         else:
             self.losses.add(result)
         values = step_values(result, stage.sources, lr=training.optimizer.lr * rate)
@@ -184,6 +187,39 @@ class Trainer:
         report = StepReport(step, done + 1, batches, result, values, speed)
         for callback in self.callbacks:
             callback.on_step(self, report)
+
+    def _set_learning_rate(self) -> float:
+        """Set the step's learning rate and return it over its peak: what schedule and plateau plan, and an early stop's cool-down."""
+        training, done = self.training, self.step - self.stage.first_step
+        peak = training.optimizer.lr
+        rate = scale(training.schedule, done, self.stage.steps, self.lr_before / peak if peak else 0.0) * self.plateau.factor
+        self.lr = peak * rate
+        rate *= self.stop.factor(self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * rate
+        return rate
+
+    def _skip(self, result: StepResult) -> None:
+        """Note a step that changed nothing; its rows stay in the ledger.
+
+        Raises:
+            GristmillError: so many in a row were not finite that training cannot recover by itself.
+        """
+        self.skipped += 1
+        scale = {"loss_scale": self.rules.scale.value} if self.rules.scale.dynamic else {}
+        self._event("skipped", self.step, why=result.skipped, loss=repr(result.loss), grad_norm=repr(result.grad_norm), **scale)
+        self.progress.line(
+            f"step {self.step - self.stage.first_step}: loss {result.loss:.4g}, gradient norm {result.grad_norm:.4g}: skipped "
+            f"({result.skipped}), nothing was changed"
+        )
+        if self.rules.guard.in_a_row >= self.training.max_skips:
+            self.recorder.flush(self.step + 1)
+            raise GristmillError(
+                f"the last {self.rules.guard.in_a_row} steps had a loss or gradient that is not finite",
+                where=f"stage {self.settings.stage!r}, step {self.step - self.stage.first_step}",
+                fix="lower optimizer.lr or lengthen schedule.warmup_steps, or use bf16 in place of fp16; a rerun goes on from the last "
+                "checkpoint",
+            )
 
     def _evaluation_due(self) -> bool:
         done, every = self.step - self.stage.first_step, self.training.eval_every
@@ -202,11 +238,14 @@ class Trainer:
         )
         self.evaluated = self.step
         self._record(self.step - 1, self.heldout)
-        if self.stop.update(self.step, self.heldout[self.stop.monitor]):
-            self.best = checkpoint_path(self.settings.folder, self.attempt, self.step)
-            self._save()
+        if self.plateau.update(self.heldout):
+            self._event("plateau", self._last_step, factor=self.plateau.factor)
+        improved = self.stop.update(self.step, self.heldout[self.stop.monitor])
         for callback in self.callbacks:
             callback.on_evaluation(self, self.heldout)
+        if improved:  # last, so that the checkpoint has all that the evaluation changed
+            self.best = checkpoint_path(self.settings.folder, self.attempt, self.step)
+            self._save()
 
     def _checkpoint_due(self) -> bool:
         done, every = self.step - self.stage.first_step, self.training.checkpoint_every
@@ -248,6 +287,10 @@ class Trainer:
             "evaluated": self.evaluated,
             "heldout": self.heldout,
             "skipped": self.skipped,
+            "lr_before": self.lr_before,
+            "lr": self.lr,
+            "rules": self.rules.state(),
+            "plateau": self.plateau.state(),
             "early_stop": self.stop.state(),
             "losses": self.losses.state(),
             "callbacks": {name: callback.state() for name, callback in self.own_callbacks.items()},
@@ -258,6 +301,9 @@ class Trainer:
         state = checkpoint.state
         self.step, self.evaluated, self.skipped = state["step"], state["evaluated"], state["skipped"]
         self.heldout, self.best = state["heldout"], state["best"]
+        self.lr_before, self.lr = state["lr_before"], state["lr"]
+        self.rules.load(state["rules"])
+        self.plateau.load(state["plateau"])
         self.stop.load(state["early_stop"])
         self.losses.load(state["losses"])
         for name, callback in self.own_callbacks.items():
@@ -280,7 +326,7 @@ class Trainer:
     def _finish(self) -> Outcome:
         stage, stop = self.stage, self.training.early_stop
         last, step = self._save(), self.step
-        if stop is not None and stop.restore_best and self.best is not None:
+        if stop is not None and stop.on_stop == "restore_best" and self.best is not None:
             last, step = self.best, self.stop.best_step
         outcome = stage_outcome(stage, self.stop, self.losses, self.heldout, end=self.step, start_next=step, checkpoint=last)
         self._event(outcome.reason, self._last_step, detail=outcome.detail)

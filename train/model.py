@@ -18,7 +18,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 from schemas.errors import RecipeError
 from schemas.settings import ModelSettings
 from train.kernels import linear_cross_entropy, rms_norm, rope, swiglu
-from train.recompute import run_blocks
+from train.recompute import NONE, Policy, run_blocks, run_selectively
 
 
 def check_model(settings: ModelSettings) -> None:
@@ -120,9 +120,15 @@ class Block(nn.Module):
         self.feed_forward_norm = RMSNorm(settings.width, settings.norm_eps)
         self.feed_forward = FeedForward(settings)
         self.dropout = settings.dropout
+        self.selective = False
 
     def forward(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
         """Transform (B, L, d)."""
+        if self.selective and torch.is_grad_enabled():
+            return run_selectively(self._transform, x, packing)
+        return self._transform(x, packing)
+
+    def _transform(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
         x = x + dropout(self.attention(self.attention_norm(x), packing), self.dropout, self.training)
         return x + dropout(self.feed_forward(self.feed_forward_norm(x)), self.dropout, self.training)
 
@@ -135,7 +141,7 @@ class Decoder(nn.Module):
         vocabulary: token ids are below it.
         length: longest row.
         seed: seed of the weights; the same seed gives the same weights on every device.
-        recompute: how many blocks are recomputed together in the backward pass; 0 for none.
+        recompute: what is computed again in the backward pass.
         z_loss: weight of the squared log-partition (Chowdhery et al. 2022, section 5) in losses while training.
 
     Raises:
@@ -143,14 +149,15 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, settings: ModelSettings, vocabulary: int, length: int, seed: int = 0, *, recompute: int = 0, z_loss: float = 0.0
+        self, settings: ModelSettings, vocabulary: int, length: int, seed: int = 0, *, recompute: Policy = NONE, z_loss: float = 0.0
     ) -> None:
         super().__init__()
         check_model(settings)
         self.settings, self.vocabulary, self.length = settings, vocabulary, length
-        self.recompute, self.z_loss = recompute, z_loss
+        self.z_loss = z_loss
         self.embedding = nn.Embedding(vocabulary, settings.width)
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        self.set_recompute(recompute)
         self.norm = RMSNorm(settings.width, settings.norm_eps)
         self.head = None if settings.tied else nn.Linear(settings.width, vocabulary, bias=False)
         half = settings.width // settings.heads // 2
@@ -167,6 +174,13 @@ class Decoder(nn.Module):
                 std = residual if name.endswith(("attention.out.weight", "feed_forward.down.weight")) else self.settings.init_std
                 parameter.normal_(0, std, generator=generator)
 
+    def set_recompute(self, policy: Policy) -> None:
+        """Set what is computed again in the backward pass; before blocks are compiled."""
+        self.recompute = policy
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            block.selective = policy.selective
+
     @property
     def output_weight(self) -> torch.Tensor:
         """(V, d) weight of the output layer: the embedding's where tied."""
@@ -181,7 +195,10 @@ class Decoder(nn.Module):
 
     def hidden(self, tokens: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """(B, L, d) normed output of the last block."""
-        x = run_blocks(list(self.blocks), self.embedding(tokens), self.packing(documents, positions), self.recompute)
+        x = self.embedding(tokens)
+        if x.dtype == torch.bfloat16:  # of weights kept in it; the residual stream is FP32
+            x = x.float()
+        x = run_blocks(list(self.blocks), x, self.packing(documents, positions), self.recompute.group)
         y: torch.Tensor = self.norm(x)
         return y
 

@@ -45,7 +45,7 @@ class Ranks:
         parameters = [p for p in parameters if p.requires_grad]
         for p in parameters:
             if p.grad is None:
-                p.grad = torch.zeros_like(p)
+                p.grad = torch.zeros_like(p, dtype=p.grad_dtype)
         flat = self.sum(torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]))
         for p, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
             p.grad = part.view_as(p)

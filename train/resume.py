@@ -20,8 +20,10 @@ Facts = dict[str, Any]
 def facts(stage: Stage, *, compiled: bool, world: int, device: torch.device) -> tuple[Facts, Facts]:
     """What the losses depend on: settings that change what is computed, and circumstances that change its last bits."""
     training = stage.settings.training
-    computed = {name: getattr(training, name) for name in ("precision", "z_loss", "clip")}
-    computed |= {name: dataclasses.asdict(getattr(training, name)) for name in ("optimizer", "schedule")}
+    computed = {name: getattr(training, name) for name in ("precision", "tf32", "z_loss", "clip")}
+    for name in ("optimizer", "schedule", "plateau", "spikes"):
+        value = getattr(training, name)
+        computed[name] = None if value is None else dataclasses.asdict(value)
     circumstances = {
         "ranks": world,
         "threads": torch.get_num_threads(),

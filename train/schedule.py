@@ -11,7 +11,7 @@ _OPTIONS = {"decay_every": "step", "decay_factor": "step", "cooldown": "wsd", "c
 """Options that one schedule alone has."""
 
 
-def scale(settings: ScheduleSettings, step: int, steps: int) -> float:
+def scale(settings: ScheduleSettings, step: int, steps: int, before: float = 0.0) -> float:
     """Learning rate of a step over its peak.
 
     ``inverse_sqrt`` is Vaswani et al. 2017, equation 3; ``wsd`` (warm-up, stable, decay) Hu et al. 2024, its ``one_minus_sqrt`` cool-down
@@ -21,10 +21,17 @@ def scale(settings: ScheduleSettings, step: int, steps: int) -> float:
         settings: the schedule.
         step: step of the stage, from 0.
         steps: steps planned for the stage; under cosine, linear and wsd the last has ``min_ratio`` of the peak.
+        before: the earlier stage's last learning rate over this stage's peak.
     """
-    warmup, least = settings.warmup_steps, settings.min_ratio
-    if step < warmup:
-        return (step + 1) / (warmup + 1)
+    if settings.start == "continue":
+        return before * _shape(settings, step, steps, 0)
+    low, warmup = before if settings.start == "rewarm" else 0.0, settings.warmup_steps
+    return low + (1 - low) * (step + 1) / (warmup + 1) if step < warmup else _shape(settings, step, steps, warmup)
+
+
+def _shape(settings: ScheduleSettings, step: int, steps: int, warmup: int) -> float:
+    """Learning rate over its peak of a step after the warm-up."""
+    least = settings.min_ratio
     if settings.name == "constant":
         return 1.0
     if settings.name == "step":

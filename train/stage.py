@@ -10,7 +10,7 @@ import numpy as np
 from schemas.errors import LakeError, PlanError, RecipeError
 from schemas.manifest import fingerprint
 from schemas.segments import Allotment, Segment, allotments, ends, read_segments, segment_at, segments_hash, stage_segments, unused
-from schemas.settings import StageSettings, read_stage
+from schemas.settings import PlateauSettings, StageSettings, read_stage
 from train.data import Batch, RowReader, StepRows
 from train.order import Ints, Order, Rows, step_rows
 from train.schedule import check_schedule
@@ -141,6 +141,8 @@ def _check_training(settings: StageSettings) -> None:
         ("micro_batch_rows", training.micro_batch_rows, 1),
         ("z_loss", training.z_loss, 0),
         ("clip", training.clip, 0),
+        ("max_skips", training.max_skips, 1),
+        ("recompute_budget_mib", training.recompute_budget_mib, 0),
         ("eval_every", training.eval_every, 0),
         ("eval_rows", training.eval_rows, 0),
         ("checkpoint_every", training.checkpoint_every, 0),
@@ -151,16 +153,33 @@ def _check_training(settings: StageSettings) -> None:
         if value < least:
             raise RecipeError(f"{value} is below {least}", where=f"training.{field}")
     check_schedule(training.schedule)
-    if training.early_stop is not None and training.early_stop.cooldown < 0:
-        raise RecipeError(f"{training.early_stop.cooldown} is below 0", where="training.early_stop.cooldown")
     if settings.adaptive is not None and settings.adaptive.every and not (settings.holdout and training.eval_every and training.eval_rows):
         raise RecipeError(
             "adaptive weights move with held-out losses, and none are measured",
             where="training.eval_every",
             fix="set it and eval_rows above 0",
         )
+    if training.schedule.start != "fresh" and settings.init_from is None:
+        raise RecipeError(f"the first stage has nothing to {training.schedule.start} from", where="training.schedule.start", fix="fresh")
+    if training.plateau is not None:
+        _check_plateau(training.plateau)
+    if training.spikes is not None and (training.spikes.window < 3 or training.spikes.threshold <= 0):
+        raise RecipeError("window must be at least 3 and threshold above 0", where="training.spikes")
     stop, sources = training.early_stop, {lot.source for lot in settings.holdout}
+    if stop is not None and (stop.on_stop == "cooldown") != (stop.cooldown > 0):
+        raise RecipeError(f"{stop.cooldown} goes with on_stop: cooldown, and that with at least 1", where="training.early_stop.cooldown")
     names = {"heldout", *(f"heldout/{source}" for source in sources)}
-    if stop is not None and (not sources or stop.monitor not in names):
-        measured = ", ".join(sorted(names)) if sources else "no held-out rows"
-        raise RecipeError(f"{stop.monitor!r} is not measured: the stage has {measured}", where="training.early_stop.monitor")
+    for field, watching in (("early_stop", stop), ("plateau", training.plateau)):
+        if watching is not None and (not sources or watching.monitor not in names):
+            measured = ", ".join(sorted(names)) if sources else "no held-out rows"
+            raise RecipeError(f"{watching.monitor!r} is not measured: the stage has {measured}", where=f"training.{field}.monitor")
+
+
+def _check_plateau(plateau: PlateauSettings) -> None:
+    for field, holds, wanted in (
+        ("factor", 0 < plateau.factor < 1, "in (0, 1)"),
+        ("patience", plateau.patience >= 1, "at least 1"),
+        ("min_ratio", 0 <= plateau.min_ratio < 1, "in [0, 1)"),
+    ):
+        if not holds:
+            raise RecipeError(f"{getattr(plateau, field)} is not {wanted}", where=f"training.plateau.{field}")

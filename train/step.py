@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from schemas.settings import TrainSettings
 from train.data import Batch
+from train.guard import Guard
 from train.model import Decoder
 from train.optim.sophia import Sophia
 from train.parallel import Ranks
+from train.precision import LossScale, precision_context
 from train.stage import MicroBatch
 
 
@@ -27,25 +30,20 @@ class StepResult:
         nats: cross-entropy summed over valid tokens, by source.
         tokens: valid tokens, by source.
         grad_norm: global norm of the gradient before clipping.
-        skipped: loss or gradient was not finite, and neither weights nor optimizer changed.
+        skipped: why neither weights nor optimizer changed; empty where they did.
         pieces: this rank's loss of each document piece, by micro-batch.
     """
 
     nats: NDArray[np.float64]
     tokens: NDArray[np.float64]
     grad_norm: float
-    skipped: bool
+    skipped: str
     pieces: list[NDArray[np.float64]]
 
     @property
     def loss(self) -> float:
         """Nats per valid token."""
         return float(self.nats.sum() / max(1.0, self.tokens.sum()))
-
-
-def precision_context(precision: str, device: torch.device) -> AbstractContextManager[None]:
-    """Autocast to BF16, or nothing for FP32."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
 def to_device(batch: Batch, device: torch.device) -> list[torch.Tensor]:
@@ -75,15 +73,38 @@ def seed_for(seed: int, step: int, micro_batch: int, rank: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+class StepRules:
+    """What holds for every step of a stage, and what it remembers between them.
+
+    Attributes:
+        precision: see ``train.precision``.
+        clip: largest global gradient norm; 0 is off.
+        scale: FP16's loss scale.
+        guard: judges which steps are skipped.
+    """
+
+    def __init__(self, training: TrainSettings) -> None:
+        self.precision, self.clip = training.precision, training.clip
+        self.scale, self.guard = LossScale(training.precision), Guard(training.spikes)
+
+    def state(self) -> dict[str, Any]:
+        """What it remembers, for a checkpoint."""
+        return {"scale": self.scale.state(), "guard": self.guard.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over the state of a checkpoint."""
+        self.scale.load(state["scale"])
+        self.guard.load(state["guard"])
+
+
 def train_step(
     model: Decoder,
     optimizer: torch.optim.Optimizer,
     batches: Sequence[MicroBatch],
+    rules: StepRules,
     *,
     ranks: Ranks,
     sources: int,
-    precision: str,
-    clip: float,
     seed: tuple[int, int],
 ) -> StepResult:
     """Do one step.
@@ -92,37 +113,45 @@ def train_step(
         model: the model, in training mode.
         optimizer: its learning rates already set.
         batches: this rank's micro-batches.
+        rules: precision, clipping, and what is skipped.
         ranks: all ranks.
         sources: number of sources.
-        precision: bf16 or fp32.
-        clip: largest global gradient norm; 0 is off.
         seed: the stage's seed and the step.
     """
+    scale = rules.scale.value
     count = ranks.sum(torch.tensor(float(sum(b.batch.valid_tokens for b in batches)), dtype=torch.float64, device=ranks.device)).item()
     optimizer.zero_grad(set_to_none=True)
     waiting = []
     for number, micro in enumerate(batches):
         torch.manual_seed(seed_for(*seed, number, ranks.rank))
-        with precision_context(precision, ranks.device):
+        with precision_context(rules.precision, ranks.device):
             losses = forward(model, micro.batch, ranks.device)
-        torch.autograd.backward(losses.sum() / max(1.0, count))
+        torch.autograd.backward(losses.sum() * (scale / max(1.0, count)))
         waiting.append(piece_losses(losses, micro.batch))
     if isinstance(optimizer, Sophia) and optimizer.curvature_due() and count:
-        _update_curvature(model, optimizer, batches, ranks, precision, count, seed)
-    ranks.sum_gradients(model.parameters())
+        _update_curvature(model, optimizer, batches, rules, ranks, count, seed)
+    _sum_gradients(model.parameters(), ranks, scale)
     pieces = [sums.cpu().numpy() for sums in waiting]
     nats, tokens = by_source(batches, pieces, sources, ranks)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf, foreach=True)
-    grad_norm = float(norm)
-    skipped = count == 0 or not (math.isfinite(grad_norm) and np.isfinite(nats).all())
+    grad_norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), rules.clip or math.inf, foreach=True))
+    rules.scale.update(math.isfinite(grad_norm))
+    skipped = rules.guard.judge(float(nats.sum() / count), grad_norm) if count else "no valid tokens"
     if not skipped:
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return StepResult(nats, tokens, grad_norm, skipped, pieces)
 
 
+def _sum_gradients(parameters: Iterable[torch.nn.Parameter], ranks: Ranks, scale: float) -> None:
+    """Sum gradients over ranks and take the loss scale out of them."""
+    parameters = list(parameters)
+    ranks.sum_gradients(parameters)
+    if scale != 1:
+        torch._foreach_div_([p.grad for p in parameters if p.grad is not None], scale)
+
+
 def _update_curvature(
-    model: Decoder, optimizer: Sophia, batches: Sequence[MicroBatch], ranks: Ranks, precision: str, count: float, seed: tuple[int, int]
+    model: Decoder, optimizer: Sophia, batches: Sequence[MicroBatch], rules: StepRules, ranks: Ranks, count: float, seed: tuple[int, int]
 ) -> None:
     """Sophia's Gauss-Newton-Bartlett estimate: gradients of the mean loss for labels drawn from the model; leaves the step's own in place.
 
@@ -133,10 +162,10 @@ def _update_curvature(
     optimizer.zero_grad(set_to_none=True)
     for number, micro in enumerate(batches):
         torch.manual_seed(seed_for(*seed, number, ranks.rank))
-        with precision_context(precision, ranks.device):
+        with precision_context(rules.precision, ranks.device):
             losses = model.sampled_loss(*to_device(micro.batch, ranks.device))
-        torch.autograd.backward(losses / count)
-    ranks.sum_gradients(parameters)
+        torch.autograd.backward(losses * (rules.scale.value / count))
+    _sum_gradients(parameters, ranks, rules.scale.value)
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if math.isfinite(float(norm)):
         optimizer.update_curvature(tokens=int(count))

@@ -52,6 +52,18 @@ class Never:
     came = False
 
 
+class After:
+    """An interrupt that comes at the n-th time it is asked about."""
+
+    def __init__(self, checks: int) -> None:
+        self.left = checks
+
+    @property
+    def came(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
 def trainer(root: Path, folder: Path, interrupt: Any = None, **options: Any) -> Trainer:
     """A trainer in this process."""
     return Trainer(Stage.open(root, folder.relative_to(root).as_posix()), Alone(), interrupt or Never(), **options)

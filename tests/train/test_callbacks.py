@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from schemas.errors import RecipeError
-from tests.train.run_tables import losses, trainer
-from tests.train.test_resume import After
+from tests.train.run_tables import After, losses, trainer
 from tests.train.tiny_lake import TRAINING, build
 from train.interrupt import Interrupted
 
@@ -60,7 +59,7 @@ def test_a_callback_is_told_everything_and_keeps_its_state(tmp_path, own):
     run.run()
     callback = run.own_callbacks[f"{OWN}:make"]
     assert callback.log == [
-        *["start", "step 2", "checkpoint", "held out 6", "step 3", "step 4", "checkpoint", "held out 6", "finished"],
+        *["start", "step 2", "held out 6", "checkpoint", "step 3", "step 4", "held out 6", "checkpoint", "finished"],
     ]
     assert callback.seen == list(losses(tmp_path).values()) and len(callback.seen) == 4, "the first is from before the resume"
     assert losses(tmp_path, "own") == {step: 2.0 * step for step in range(4)}

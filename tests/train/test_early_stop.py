@@ -43,7 +43,7 @@ def test_without_settings_it_tracks_the_best_and_never_fires():
 
 
 def test_the_cool_down_falls_by_equal_parts_and_its_evaluations_count_for_the_best_alone():
-    stop = EarlyStop(EarlyStopSettings(patience=1, cooldown=4))
+    stop = EarlyStop(EarlyStopSettings(patience=1, on_stop="cooldown", cooldown=4))
     assert stop.update(10, 2.0) and not stop.fire(10, 5, 40)
     assert not stop.update(12, 2.5) and stop.fire(12, 5, 40) and not stop.fire(12, 5, 40)
     assert stop.end(40) == 16 and [stop.factor(step) for step in range(12, 16)] == [4 / 5, 3 / 5, 2 / 5, 1 / 5]
@@ -51,5 +51,5 @@ def test_the_cool_down_falls_by_equal_parts_and_its_evaluations_count_for_the_be
     again = EarlyStop(dataclasses.replace(stop.settings, cooldown=9))
     again.load(json.loads(json.dumps(stop.state())))
     assert (again.end(40), again.factor(13), again.fire(13, 5, 40)) == (16, 3 / 5, False)
-    short = EarlyStop(EarlyStopSettings(patience=0, cooldown=4))
+    short = EarlyStop(EarlyStopSettings(patience=0, on_stop="cooldown", cooldown=4))
     assert short.fire(38, 5, 40) and short.end(40) == 40

@@ -14,9 +14,10 @@ from schemas.errors import LakeError, RecipeError
 from schemas.segments import read_segments
 from schemas.settings import EarlyStopSettings, Outcome, read_stage
 from schemas.settings import build as from_json
-from tests.train.run_tables import losses, table, trainer, valid
+from tests.train.run_tables import After, losses, table, trainer, valid
 from tests.train.tiny_lake import LENGTH, TRAINING, build, write_stage
 from train.data import RowReader
+from train.interrupt import Interrupted
 from train.model import Decoder
 from train.order import Order
 
@@ -158,6 +159,32 @@ def test_early_stop_ends_the_stage_and_returns_what_it_did_not_use(tmp_path):
     assert sorted(r["index"] for r in valid(tmp_path, "ledger")) == list(range(40))
 
 
+@pytest.mark.parametrize("start", ["continue", "rewarm"])
+def test_a_later_stage_takes_up_the_learning_rate_where_the_earlier_left_it(tmp_path, start):
+    schedule = dataclasses.replace(TRAINING.schedule, name="linear", min_ratio=0.5)
+    folder, lots, held = build(tmp_path, rows=16, training=dataclasses.replace(TRAINING, schedule=schedule))
+    outcome = trainer(tmp_path, folder).run()
+    assert losses(tmp_path, "lr")[3] == pytest.approx(1.5e-3)
+    later = dataclasses.replace(
+        TRAINING,
+        optimizer=dataclasses.replace(TRAINING.optimizer, lr=6e-3),
+        schedule=dataclasses.replace(schedule, start=start, name="linear" if start == "continue" else "constant", min_ratio=0.0),
+    )
+    second = write_stage(
+        tmp_path, "second", lots, held, {a: (b, c) for a, b, c in outcome.returned}, 16, quotas={"code": 3, "prose": 1},
+        init_from="runs/r/0-first", first=(16, 4), training=later,
+    )  # fmt: skip
+    run = trainer(tmp_path, second, After(2))
+    with pytest.raises(Interrupted):
+        run.run()
+    trainer(tmp_path, second).run()
+    rates = [losses(tmp_path, "lr")[step] for step in range(4, 8)]
+    if start == "continue":
+        assert rates == pytest.approx([1.5e-3, 1e-3, 0.5e-3, 0.0]), "a cool-down from where the earlier stage was"
+    else:
+        assert rates == pytest.approx([3e-3, 4.5e-3, 6e-3, 6e-3])
+
+
 def test_the_best_checkpoint_is_kept_and_handed_on_by_choice(tmp_path):
     """A learning rate that ruins the model after a while: the best is not the last."""
     training = dataclasses.replace(
@@ -168,7 +195,7 @@ def test_the_best_checkpoint_is_kept_and_handed_on_by_choice(tmp_path):
         clip=0,
         optimizer=dataclasses.replace(TRAINING.optimizer, lr=0.3),
         schedule=dataclasses.replace(TRAINING.schedule, name="constant", warmup_steps=30),
-        early_stop=EarlyStopSettings(patience=3, restore_best=True),
+        early_stop=EarlyStopSettings(patience=3, on_stop="restore_best"),
     )
     folder, lots, held = build(tmp_path, rows=160, training=training)
     outcome = trainer(tmp_path, folder).run()
@@ -227,6 +254,9 @@ def test_mistakes_are_named(tmp_path):
 
     refused(lambda v: v["training"].update(batch_rows=0), RecipeError, r"training\.batch_rows: 0 is below 1")
     refused(lambda v: v["training"].update(batchrows=1), RecipeError, "did you mean 'batch_rows'")
+    refused(lambda v: v["training"]["schedule"].update(start="continue"), RecipeError, r"schedule\.start: the first stage has nothing")
+    refused(lambda v: v["training"].update(early_stop={"on_stop": "cooldown"}), RecipeError, r"early_stop\.cooldown")
+    refused(lambda v: v["training"].update(early_stop={"cooldown": 3}), RecipeError, r"early_stop\.cooldown")
     refused(lambda v: v["training"]["optimizer"].update(name="adamv"), RecipeError, "did you mean 'adamw'")
     refused(lambda v: v["training"].update(early_stop={"monitor": "heldout/cod"}), RecipeError, "heldout/code")
     refused(lambda v: v["training"]["optimizer"].update(name="lbfgs"), RecipeError, "cannot be driven by the training loop")

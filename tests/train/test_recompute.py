@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from bench.live_bytes import LiveBytes
 from schemas.errors import RecipeError
-from tests.train.run_tables import losses, trainer
+from tests.train.run_tables import Alone, losses, trainer
 from tests.train.tiny_lake import MODEL, TRAINING, WORDS, build
+from train.build import block_bytes, build_model
 from train.compiling import compile_blocks, why_not
 from train.model import Decoder
-from train.recompute import group_size
+from train.recompute import NONE, SELECTIVE, BlockBytes, Policy, choose_policy, named_policy
 
 needs_compiler = pytest.mark.skipif(bool(why_not(torch.device("cpu"))), reason="no C++ compiler or no Python headers")
 
@@ -27,8 +28,8 @@ def inputs(rows: int = 2, length: int = 32) -> list[torch.Tensor]:
     return [tokens, tokens.roll(-1, 1), documents, torch.arange(length).expand(rows, length) % 12]
 
 
-def loss_and_gradients(settings, group: int, precision: str, compiled: bool) -> list[torch.Tensor]:
-    model = Decoder(settings, WORDS, 32, seed=2, recompute=group)
+def loss_and_gradients(settings, policy: Policy, precision: str, compiled: bool) -> list[torch.Tensor]:
+    model = Decoder(settings, WORDS, 32, seed=2, recompute=policy)
     if compiled:
         compile_blocks(model)
     torch.manual_seed(5)
@@ -39,23 +40,24 @@ def loss_and_gradients(settings, group: int, precision: str, compiled: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("group", "precision", "compiled"),
+    ("policy", "precision", "compiled"),
     [
-        *((group, precision, False) for group in (1, 2, 3, 9) for precision in ("fp32", "bf16")),
-        pytest.param(2, "bf16", True, marks=needs_compiler),
+        *((policy, precision, False) for policy in (*map(Policy, (1, 2, 3, 9)), SELECTIVE) for precision in ("fp32", "bf16")),
+        pytest.param(Policy(2), "bf16", True, marks=needs_compiler),
+        pytest.param(SELECTIVE, "bf16", True, marks=needs_compiler),
     ],
 )
-def test_loss_and_gradients_are_the_same_bits_with_dropout(group, precision, compiled):
+def test_loss_and_gradients_are_the_same_bits_with_dropout(policy, precision, compiled):
     settings = dataclasses.replace(MODEL, layers=5, dropout=0.3)
-    expected = loss_and_gradients(settings, 0, precision, compiled)
-    assert all(map(torch.equal, expected, loss_and_gradients(settings, group, precision, compiled)))
-    without = loss_and_gradients(dataclasses.replace(settings, dropout=0.0), 0, precision, False)
+    expected = loss_and_gradients(settings, NONE, precision, compiled)
+    assert all(map(torch.equal, expected, loss_and_gradients(settings, policy, precision, compiled)))
+    without = loss_and_gradients(dataclasses.replace(settings, dropout=0.0), NONE, precision, False)
     assert not torch.equal(expected[0], without[0]), "dropout was on"
 
 
-def bytes_kept_and_peak(group: int) -> tuple[int, int]:
+def bytes_kept_and_peak(policy: Policy) -> tuple[int, int]:
     """Bytes alive between forward and backward, and most at any moment beyond the gradients of the weights."""
-    model, batch = Decoder(dataclasses.replace(MODEL, layers=16), WORDS, 32, seed=2, recompute=group), inputs(8)
+    model, batch = Decoder(dataclasses.replace(MODEL, layers=16), WORDS, 32, seed=2, recompute=policy), inputs(8)
     with LiveBytes() as live:
         loss = model(*batch).sum()
         kept = live.now
@@ -65,34 +67,77 @@ def bytes_kept_and_peak(group: int) -> tuple[int, int]:
 
 def test_fewer_bytes_are_kept():
     """16 blocks: a group keeps its input alone, and the backward pass holds the inside of one group at a time."""
-    kept, peak = zip(*(bytes_kept_and_peak(group) for group in (0, 1, 4, 16)), strict=True)
+    kept, peak = zip(*(bytes_kept_and_peak(policy) for policy in (NONE, Policy(1), Policy(4), Policy(16), SELECTIVE)), strict=True)
     boundary = 8 * 32 * MODEL.width * 4
     assert kept[1] - kept[2] == 12 * boundary and kept[2] - kept[3] == 3 * boundary
     assert kept[1] < 0.2 * kept[0]
     assert peak[1] < 0.25 * peak[0] and peak[1] < peak[2] < 0.5 * peak[0] < peak[3]
+    assert kept[1] < kept[4] < 0.75 * kept[0] and peak[4] < 0.75 * peak[0], "selective lies between"
 
 
 def test_a_run_is_the_same_with_and_without(tmp_path):
     sequences = []
-    for recompute in ("none", "full", "sqrt", "every_3"):
+    for recompute in ("none", "full", "sqrt", "every_3", "selective", "auto"):
         root = tmp_path / recompute
         training = dataclasses.replace(TRAINING, recompute=recompute, precision="bf16")
         folder, _, _ = build(root, rows=16, training=training, model=dataclasses.replace(MODEL, dropout=0.1))
         run = trainer(root, folder)
-        assert run.model.recompute == {"none": 0, "full": 1, "sqrt": 2, "every_3": 3}[recompute]
+        assert run.model.recompute == (named_policy(recompute, MODEL.layers) or Policy(1))
         run.run()
         sequences.append((losses(root), losses(root, "grad_norm"), losses(root, "heldout")))
     assert all(one == sequences[0] for one in sequences)
 
 
 @given(st.integers(1, 200))
-def test_sizes_of_groups(layers):
-    assert [group_size(name, layers) for name in ("none", "full", "every_1", "every_12")] == [0, 1, 1, 12]
-    size = group_size("sqrt", layers)
-    assert size == math.ceil(math.sqrt(layers))
+def test_names_of_policies(layers):
+    assert [named_policy(name, layers) for name in ("none", "full", "every_1", "every_12")] == [NONE, Policy(1), Policy(1), Policy(12)]
+    assert named_policy("sqrt", layers) == Policy(math.ceil(math.sqrt(layers)))
+    assert named_policy("selective", layers) == SELECTIVE and named_policy("auto", layers) is None
 
 
 @pytest.mark.parametrize("name", ["every_0", "every_", "every_-1", "every_2.5", "half", ""])
 def test_other_names_are_refused(name):
     with pytest.raises(RecipeError, match=r"training\.recompute"):
-        group_size(name, 4)
+        named_policy(name, 4)
+
+
+SIZES = st.builds(lambda b, i, p: BlockBytes(b, b + i, p), st.integers(1, 99), st.integers(1, 999), st.integers(1, 99))
+
+
+@given(SIZES, st.integers(1, 40), st.integers(1, 50_000))
+def test_auto_is_the_least_peak_or_the_cheapest_within_the_budget(sizes, layers, budget):
+    peaks = {k: -(-layers // k) * sizes.boundary + k * sizes.inside for k in range(1, layers + 1)}
+    assert peaks[choose_policy(sizes, layers).group] == min(peaks.values())
+    if layers * sizes.inside <= budget:
+        assert choose_policy(sizes, layers, budget) == NONE
+    elif layers * (sizes.boundary + sizes.products) + sizes.inside <= budget:
+        assert choose_policy(sizes, layers, budget) == SELECTIVE
+    elif min(peaks.values()) <= budget:
+        assert peaks[choose_policy(sizes, layers, budget).group] == min(peaks.values())
+    else:
+        with pytest.raises(RecipeError, match="recompute_budget_mib"):
+            choose_policy(sizes, layers, budget)
+
+
+def test_what_is_measured_foretells_what_is_held(tmp_path):
+    """Bytes held by 16 blocks after the forward pass, as counted, are those of the measurement within a tenth (the head's left out)."""
+    model = dataclasses.replace(MODEL, layers=16)
+    training = dataclasses.replace(TRAINING, recompute="auto", micro_batch_rows=8, batch_rows=8)
+    folder, _, _ = build(tmp_path, rows=16, training=training, model=model)
+    stage = trainer(tmp_path, folder).stage
+    decoder = build_model(stage, Alone())
+    sizes = block_bytes(stage, decoder, Alone())
+    head = bytes_kept_and_peak(NONE)[0] - bytes_kept_and_peak(Policy(16))[0] - 15 * sizes.inside
+    assert sizes.boundary == 8 * 32 * model.width * 4 and head == pytest.approx(sizes.inside, rel=0.1)
+    assert decoder.recompute == choose_policy(sizes, 16) == Policy(1)
+
+
+def test_a_budget_is_for_auto_alone(tmp_path):
+    for recompute, expected in (("auto", NONE), ("full", None)):
+        training = dataclasses.replace(TRAINING, recompute=recompute, recompute_budget_mib=64)
+        folder, _, _ = build(tmp_path / recompute, training=training)
+        if expected is None:
+            with pytest.raises(RecipeError, match="only recompute: auto"):
+                trainer(tmp_path / recompute, folder)
+        else:
+            assert trainer(tmp_path / recompute, folder).model.recompute == expected

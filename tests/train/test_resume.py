@@ -13,23 +13,11 @@ import torch
 
 from schemas.errors import LakeError
 from schemas.settings import EarlyStopSettings
-from tests.train.run_tables import finish, losses, start, table, trainer, valid
+from tests.train.run_tables import After, finish, losses, start, table, trainer, valid
 from tests.train.tiny_lake import MODEL, TRAINING, build, write_stage
 from train.build import DRIVEN
 from train.interrupt import Interrupted
 from train.schedule import scale
-
-
-class After:
-    """An interrupt that comes at the n-th time it is asked about."""
-
-    def __init__(self, checks: int) -> None:
-        self.left = checks
-
-    @property
-    def came(self) -> bool:
-        self.left -= 1
-        return self.left < 0
 
 
 def weights(root, checkpoint):
@@ -101,7 +89,7 @@ def test_every_optimizer_of_the_loop_resumes_bit_for_bit(tmp_path, name):
 
 def test_a_stage_that_stops_early_cools_down_and_resumes_bit_for_bit(tmp_path):
     """It fires at step 4, and has three steps more; an interrupt comes before, at and within the cool-down."""
-    stop = EarlyStopSettings(patience=1, min_delta=10.0, cooldown=3)
+    stop = EarlyStopSettings(patience=1, min_delta=10.0, on_stop="cooldown", cooldown=3)
     stage = {"rows": 80, "training": dataclasses.replace(TRICKY, eval_every=2, early_stop=stop)}
     folder, lots, _ = build(tmp_path / "whole", **stage)
     outcome = trainer(tmp_path / "whole", folder).run()

@@ -79,3 +79,17 @@ def test_values_without_a_meaning_are_refused(change, message):
     check_schedule(ScheduleSettings())
     with pytest.raises(RecipeError, match=message):
         check_schedule(dataclasses.replace(ScheduleSettings(), **change))
+
+
+@pytest.mark.parametrize("name", ["constant", "cosine", "linear", "step", "inverse_sqrt", "wsd"])
+def test_a_later_stage_continues_or_rewarms(name):
+    alone = found(ScheduleSettings(name=name, warmup_steps=0))
+    settings = ScheduleSettings(name=name, start="continue", warmup_steps=9)
+    np.testing.assert_allclose([scale(settings, step, STEPS, 0.3) for step in range(STEPS)], 0.3 * alone, rtol=1e-12)
+    settings = dataclasses.replace(settings, start="rewarm", warmup_steps=WARMUP)
+    rates = [scale(settings, step, STEPS, 0.3) for step in range(STEPS)]
+    np.testing.assert_allclose(rates[:WARMUP], 0.3 + 0.7 * np.arange(1, WARMUP + 1) / (WARMUP + 1), rtol=1e-12)
+    assert rates[WARMUP:] == found(dataclasses.replace(settings, start="fresh"))[WARMUP:].tolist()
+    assert [scale(dataclasses.replace(settings, start="fresh"), step, STEPS, 0.3) for step in range(WARMUP)] == found(
+        dataclasses.replace(settings, start="fresh")
+    )[:WARMUP].tolist()
