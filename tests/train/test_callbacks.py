@@ -13,6 +13,7 @@ from train.interrupt import Interrupted
 
 OWN = "gristmill_own_callback"
 MODULE = """
+from train.callbacks import Callback
 
 class Own(Callback):
     def __init__(self):
