@@ -7,18 +7,17 @@ from curate.deduplicate import check_preference, deduplicate_step, sign_step
 from curate.edit.steps import edit_documents
 from curate.exclude import exclusion_steps
 from curate.filter import check_rules, rules_step, signals_step
+from curate.generations import read_generations
 from curate.holdout import hold_out
-from curate.identity import repeats_step, sample_step
+from curate.identity import repeats_step
 from curate.layout import check_expressions
-from curate.read import READ_VERSION, list_shards, read_shard
 from curate.scores import check_signals, score_steps
-from curate.step import Step
 from curate.verdicts import check_sources, conservation_step, verdicts_step
 from schemas.manifest import Snapshot, fingerprint, write_snapshot
 
 
 def curate(c: Curation) -> Snapshot:
-    """Curate everything; what the lake already holds is not done again.
+    """Curate everything; what the lake already holds is not done again, and its earlier generations are never judged anew.
 
     Raises:
         GristmillError: unusable input, a rule that cannot run, or records that do not add up.
@@ -40,39 +39,37 @@ def read(c: Curation) -> None:
     check_rules(c.recipe)
     check_preference(c.recipe.dedup, c.recipe.signals)
     check_expressions(c.recipe)
-    shards = [shard for name, source in c.recipe.sources.items() for shard in list_shards(name, source, c.recipe.shards.bytes)]
-    c.keep(Step("read", READ_VERSION, {}, read_shard, processes=True), shards)
+    read_generations(c)
     check_sources(c)
-    if c.sample < 1:
-        c.steps["read"] = c.run(*sample_step(c))
     c.keep(*repeats_step(c))
     edit_documents(c)
 
 
 def measure(c: Curation) -> None:
     """Signals of every document, those counted in its text and the user's own, and what is excluded whatever its text is like."""
-    c.keep(*signals_step(c))
+    c.extend(*signals_step(c))
     for step, shards in (*score_steps(c), *exclusion_steps(c)):
-        c.keep(step, shards)
+        c.extend(step, shards)
 
 
 def filter_documents(c: Curation) -> None:
     """What is measured of every document, and the rules that each fails."""
     measure(c)
-    c.keep(*rules_step(c))
+    c.extend(*rules_step(c))
 
 
 def deduplicate(c: Curation) -> None:
     """Exact and near duplicates among the documents that pass the rules."""
-    c.keep(*sign_step(c))
-    c.keep(*deduplicate_step(c))
+    c.extend(*sign_step(c))
+    c.extend(*deduplicate_step(c))
 
 
 def publish(c: Curation) -> Snapshot:
     """Hold documents out, judge all, check that nothing was lost, and name the result the current snapshot."""
     hold_out(c)
-    c.keep(*verdicts_step(c))
+    c.extend(*verdicts_step(c))
     c.keep(*conservation_step(c))
-    snapshot = Snapshot(fingerprint(c.recipe.model_dump(mode="json"), c.sample), c.steps)
+    carried = {} if c.earlier is None else {step: entries for step, entries in c.earlier.steps.items() if step not in c.steps}
+    snapshot = Snapshot(fingerprint(c.recipe.model_dump(mode="json"), c.sample), {**c.steps, **carried})
     write_snapshot(c.root, snapshot)
     return snapshot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.corpus import Corpus, column_array, locators
-from curate.curation import Curation
+from curate.corpus import Corpus, column_array, locators, rows_of, shards_of
+from curate.curation import Curation, file_of
 from curate.dedup.exact import EXACT_VERSION, content_hash
 from curate.dedup.near import NEAR_VERSION, NearDuplicates, find_near_duplicates
 from curate.dedup.signature_files import SignatureSpill, from_table, to_table
@@ -23,7 +24,7 @@ from curate.rules import validate_expression
 from curate.scores.columns import step_name
 from curate.sql import connect, present, scan
 from curate.step import Shard, ShardWriter, Step
-from curate.survivors import passing_rows
+from curate.survivors import passing_rows, rows_in
 from schemas.recipe import Dedup, NearDedup
 from schemas.signals import SIGNALS
 from schemas.tables import DOCUMENTS
@@ -93,9 +94,10 @@ def check_preference(dedup: Dedup, own: Iterable[str] = ()) -> None:
 
 
 def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
-    """A step over the whole lake that names, for each duplicate, the kept document it duplicates."""
+    """A step, one shard a generation, that names for each duplicate among its documents the kept document it duplicates."""
     dedup = c.recipe.dedup
     settings = dedup.model_dump(mode="json")
+    before = c.before("dedup")
     inputs = [[entry.content for entry in c.steps[step]] for step in ("read", "signals", *map(step_name, c.recipe.signals), "sign")]
     task = {
         "dedup": settings,
@@ -103,27 +105,29 @@ def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
         "signals": c.paths("signals", "signals"),
         "scores": {name: c.paths(step_name(name), "scores") for name in c.recipe.signals},
         "sources": list(c.recipe.sources),
-        "signatures": [path for path in c.paths("sign", "signatures") if path is not None],
+        "signatures": present(c.paths("sign", "signatures")),
+        "earlier": [c.generations[: len(before)], [file_of(entry, "clusters") for entry in before]],
         "memory_bytes": c.memory_bytes,
     }
-    return Step("dedup", 1, {"dedup": settings, "sources": list(c.recipe.sources), "near": NEAR_VERSION}, _deduplicate), [
-        Shard("all", inputs, task)
-    ]
+    shards = [Shard(f"{number:05d}", [inputs, [entry.content for entry in before]], task) for number in range(len(c.generations))]
+    return Step("dedup", 2, {"dedup": settings, "sources": list(c.recipe.sources), "near": NEAR_VERSION}, _deduplicate), shards
 
 
 def _deduplicate(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if not task["signatures"]:
         return {"exact": 0, "near": 0}
-    tables = [_read_arrow(writer.root / path) for path in task["signatures"]]
+    tables = [_undropped(writer.root, task["earlier"], shard, path) for shard, path in task["signatures"]]
     place, high, low = (np.concatenate([table.column(name).to_numpy() for table in tables]) for name in ("locator", "hash_0", "hash_1"))
+    old = shards_of(place) < (task["earlier"][0] or [0])[-1]
     rank = _preference(writer.root, task, place)
+    rank[~old] += len(rank)
     everyone = np.arange(len(place))
     kept = _first_of_equal(high, low, rank) if task["dedup"]["exact"] else everyone.copy()
     exact = kept != everyone
     similarity = np.ones(len(place))
     if task["dedup"]["near"] is not None:
         alive = np.flatnonzero(~exact)
-        found = _near(writer.root, task, tables, place, rank, ~exact)
+        found = _near(writer.root, task, tables, place, rank, ~exact, old)
         kept[alive[found.document]] = alive[found.kept]
         similarity[alive[found.document]] = found.similarity
         # A copy of a document that a better one replaces is a near-duplicate of that better one.
@@ -135,7 +139,13 @@ def _deduplicate(writer: ShardWriter, task: Json) -> Mapping[str, int]:
 
 
 def _near(
-    root: Path, task: Json, tables: Sequence[pa.Table], place: NDArray[np.uint64], rank: NDArray[np.int64], alive: NDArray[np.bool_]
+    root: Path,
+    task: Json,
+    tables: Sequence[pa.Table],
+    place: NDArray[np.uint64],
+    rank: NDArray[np.int64],
+    alive: NDArray[np.bool_],
+    old: NDArray[np.bool_],
 ) -> NearDuplicates:
     """Near-duplicates among the documents that are still alive; their signatures are mapped from scratch files, not held."""
     near = NearDedup(**task["dedup"]["near"])
@@ -153,13 +163,21 @@ def _near(
             settings,
             threshold=near.threshold,
             policy=near.policy,
+            locked=old[chosen],
             memory_limit=task["memory_bytes"],
         )
 
 
-def _read_arrow(path: Path) -> pa.Table:
-    with pa.memory_map(str(path)) as source:
-        return pa.ipc.open_file(source).read_all()
+def _undropped(root: Path, earlier: Json, shard: int, path: str) -> pa.Table:
+    """A shard's signatures, of an earlier generation those of the documents that no kept one replaced."""
+    with pa.memory_map(str(root / path)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    ends, clusters = earlier
+    generation = bisect_right(ends, shard)
+    if generation == len(ends):
+        return table
+    gone = rows_in(root, clusters[generation], shard)
+    return table.filter(pa.array(~np.isin(rows_of(table.column("locator").to_numpy()), gone)))
 
 
 def _first_of_equal(high: NDArray[np.uint64], low: NDArray[np.uint64], rank: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -36,7 +36,18 @@ MEMBERS = pa.schema([*HOLDOUT, pa.field("component", pa.uint64())])
 
 
 def hold_out(c: Curation) -> None:
-    """Draw held-out documents, grow them by similarity, and remember the holdout table as step ``holdout``."""
+    """Draw held-out documents, grow them by similarity, and remember the holdout table as step ``holdout``.
+
+    The set is frozen with the lake's first generation: what is similar to it in a later one is ``near_holdout``.
+    """
+    c.steps["holdout"] = c.before("holdout")
+    if len(c.steps["holdout"]) == len(c.generations):
+        return
+    if c.steps["holdout"]:
+        index = c.run(*_index_step(c))[0]
+        scans = c.run(*_scan_step(c, index, 0)) if "references" in index.files else []
+        c.steps["holdout"] += c.run(*_grow_step(c, index, scans, ROUNDS))
+        return
     drawn = c.run(*_draw_step(c))[0]
     last = drawn
     for turn in range(ROUNDS + 1):
@@ -48,7 +59,23 @@ def hold_out(c: Curation) -> None:
 
 
 def _survivor_paths(c: Curation, shard: int) -> Json:
-    return [shard, c.path("rules", "failures", shard), c.path("repeats", "repeats"), c.path("dedup", "clusters")]
+    return [shard, c.path("rules", "failures", shard), c.path("repeats", "repeats"), c.common("dedup", "clusters", shard)]
+
+
+def _index_step(c: Curation) -> tuple[Step, list[Shard]]:
+    """A step that gathers the texts of the frozen set, for a later generation to be compared with."""
+    task = {"holdout": c.path("holdout", "members"), "documents": c.paths("read", "documents")}
+    return Step("holdout_index", 1, {}, _index), [Shard("all", c.steps["holdout"][0].content, task)]
+
+
+def _index(writer: ShardWriter, task: Json) -> Mapping[str, int]:
+    if task["holdout"] is None:
+        return {"held_out": 0}
+    frozen = pq.read_table(writer.root / task["holdout"], filters=[("state", "=", "held_out")], partitioning=None)
+    members = [Member(**row) for row in frozen.to_pylist()]
+    counts = _write(writer, members, members, Corpus(writer.root, task["documents"]))
+    del writer.files["holdout"]
+    return counts
 
 
 def _draw_step(c: Curation) -> tuple[Step, list[Shard]]:
@@ -94,7 +121,7 @@ class Member:
 
 
 def _write(writer: ShardWriter, members: Sequence[Member], new: Sequence[Member], corpus: Corpus) -> Mapping[str, int]:
-    """Publish all members so far, and the new held-out ones with their text, to be compared with next."""
+    """Publish the members given, and the new held-out ones with their text, to be compared with next."""
     everyone = pa.Table.from_pylist([asdict(member) for member in sorted(members)], schema=MEMBERS)
     writer.table("holdout", everyone)
     if members:
@@ -120,6 +147,7 @@ def _scan_step(c: Curation, last: Entry, turn: int) -> tuple[Step, list[Shard]]:
             },
         )
         for shard, entry in enumerate(c.documents)
+        if shard in c.new
     ]
     settings = {"threshold": c.recipe.holdout.threshold, "shingle": SHINGLE, "overlap": OVERLAP_VERSION}
     return Step(f"holdout_scan_{turn}", 1, settings, _scan), [replace(shard, task=shard.task | settings) for shard in shards]
@@ -148,19 +176,22 @@ def _scan(writer: ShardWriter, task: Json) -> Mapping[str, int]:
 
 def _grow_step(c: Curation, last: Entry, scans: Sequence[Entry], turn: int) -> tuple[Step, list[Shard]]:
     task = {
-        "members": last.files["members"].path,
+        "members": last.files["members"].path if "members" in last.files else None,
+        "frozen": bool(c.before("holdout")),
         "similar": [entry.files["similar"].path for entry in scans if "similar" in entry.files],
         "documents": c.paths("read", "documents"),
         "may_grow": turn < ROUNDS,
     }
     return Step(f"holdout_grow_{turn}", 1, {"component": COMPONENT}, _grow), [
-        Shard("all", [last.content, [e.content for e in scans]], task)
+        Shard("all", [last.content, [e.content for e in scans], task["frozen"]], task)
     ]
 
 
 def _grow(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     corpus = Corpus(writer.root, task["documents"])
-    members = {row["locator"]: Member(**row) for row in pq.read_table(writer.root / task["members"], partitioning=None).to_pylist()}
+    known = [] if task["members"] is None else pq.read_table(writer.root / task["members"], partitioning=None).to_pylist()
+    members = {row["locator"]: Member(**row) for row in known}
+    before = set(members) if task["frozen"] else set()
     sizes = Counter(member.component for member in members.values())
     pairs = [pair for path in task["similar"] for pair in pq.read_table(writer.root / path, partitioning=None).to_pylist()]
     new = []
@@ -176,7 +207,7 @@ def _grow(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         sizes[near.component] += 1
         if grows:
             new.append(member)
-    return _write(writer, list(members.values()), new, corpus)
+    return _write(writer, [member for place, member in members.items() if place not in before], new, corpus)
 
 
 def _identity(corpus: Corpus, place: int) -> tuple[bytes, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,13 @@ from curate.corpus import column_array, id_hashes
 from curate.curation import Curation, source_of
 from curate.sql import connect, scan
 from curate.step import Shard, ShardWriter, Step
+from schemas.manifest import Entry
 from schemas.store import Published
 
 Json = Any
 
 
-def sample_step(c: Curation) -> tuple[Step, list[Shard]]:
+def sample_step(c: Curation, entries: Sequence[Entry]) -> tuple[Step, list[Shard]]:
     """A step that keeps the documents whose hash of doc_id is in the lowest share; the quarantine is passed on."""
     settings = {"share": c.sample, "seed": c.recipe.seed}
     shards = [
@@ -28,7 +29,7 @@ def sample_step(c: Curation) -> tuple[Step, list[Shard]]:
             entry.content,
             settings | {"files": {name: vars(file) for name, file in entry.files.items()}, "counts": dict(entry.counts)},
         )
-        for entry in c.documents
+        for entry in entries
     ]
     return Step("sample", 1, settings, _sample), shards
 

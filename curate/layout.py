@@ -7,6 +7,7 @@ recipe alone. Packing is pure and quick, so it is done here once to number the r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import duckdb
@@ -17,12 +18,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curate.corpus import column_array, id_hashes, rows_of, shards_of
-from curate.curation import source_of
+from curate.curation import file_of, source_of
 from curate.pack import Packing, pack
 from curate.rules.expression import sandbox, validate_expression
 from curate.scores import content_of, read_signals, signal_files, signal_schema
 from curate.step import Json, Shard, ShardWriter, Step
-from curate.tokenize import LENGTHS, file_of
+from curate.tokenize import LENGTHS
 from schemas.errors import RecipeError
 from schemas.manifest import Entry
 from schemas.recipe import Recipe
@@ -32,13 +33,19 @@ REPEAT_DRAW = 0x52455045
 """Added to the seed, so that the draw of fractional repeats is independent of the other draws by doc_id."""
 
 
-def layout_step(recipe: Recipe, tokens: Sequence[Entry], steps: Mapping[str, Sequence[Entry]]) -> tuple[Step, list[Shard]]:
-    """The step that orders each source's documents into bins and pack shards: files ``layout`` (a row group each) and ``cuts``."""
+def layout_step(
+    recipe: Recipe, ends: Sequence[int], tokens: Sequence[Entry], steps: Mapping[str, Sequence[Entry]]
+) -> tuple[Step, list[Shard]]:
+    """The step that orders each source's documents of each generation into bins and pack shards.
+
+    It publishes files ``layout`` (a row group each) and ``cuts``. Ranks by difficulty and quality are those within the generation.
+    """
     settings, own = recipe.pack, list(recipe.signals)
     check_expressions(recipe)
     shards = []
-    for name, source in recipe.sources.items():
-        mine = [shard for shard, entry in enumerate(tokens) if source_of(entry) == name]
+    spans = enumerate(zip([0, *ends], ends, strict=False))
+    for (generation, (begin, end)), (name, source) in product(spans, recipe.sources.items()):
+        mine = [shard for shard in range(begin, end) if source_of(tokens[shard]) == name]
         by = {"difficulty": source.difficulty, "quality": source.repeats.by if source.repeats else None}
         by = {column: sql for column, sql in by.items() if sql is not None}
         curve = (
@@ -52,8 +59,13 @@ def layout_step(recipe: Recipe, tokens: Sequence[Entry], steps: Mapping[str, Seq
             "lengths": [file_of(tokens[shard], "lengths") for shard in mine],
             "signals": [signal_files(steps, own, shard) for shard in mine],
         }
-        shards.append(Shard(name, inputs, task))
+        shards.append(Shard(f"{name}/{generation:05d}", inputs, task))
     return Step("layout", 1, pack_settings(recipe), _layout), shards
+
+
+def generation_of(layout: Entry) -> int:
+    """The generation of an entry of the layout step."""
+    return int(layout.label.partition("/")[2])
 
 
 def check_expressions(recipe: Recipe) -> None:

@@ -1,4 +1,4 @@
-"""Lots: kept and held-out documents packed into Arrow rows by source, split, repeat class, difficulty bin and row length.
+"""Lots: kept and held-out documents packed into Arrow rows by source, split, repeat class, difficulty bin, row length and generation.
 
 Five steps follow the verdicts: one tokenizer; token ids by documents shard; a layout by source; rows by pack shard; and the sum of each
 lot, with a check that every token is in a row or was discarded, from numbers counted apart.
@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curate.corpus import column_array, shards_of
-from curate.curation import source_of
+from curate.curation import file_of, source_of
 from curate.engine import Executor
-from curate.layout import layout_step, pack_settings, packed, specials
+from curate.layout import generation_of, layout_step, pack_settings, packed, specials
 from curate.pack import Packing, kernel
 from curate.step import Json, Progress, Shard, ShardWriter, Step, run_step
-from curate.tokenize import file_of, load_tokenizer, tokenize_step, tokenizer_step
+from curate.tokenize import load_tokenizer, tokenize_step, tokenizer_step
 from schemas.errors import GristmillError
 from schemas.manifest import Entry, Snapshot, fingerprint, write_snapshot
 from schemas.recipe import Recipe
@@ -38,7 +38,7 @@ def build_lots(root: Path, recipe: Recipe, snapshot: Snapshot, executor: Executo
     Args:
         root: the lake.
         recipe: the recipe.
-        snapshot: holds the steps read, signals and verdicts.
+        snapshot: holds the steps read, signals and verdicts, and of earlier generations those made here, which are kept as they are.
         executor: what runs shards.
         progress: where steps report.
 
@@ -48,16 +48,17 @@ def build_lots(root: Path, recipe: Recipe, snapshot: Snapshot, executor: Executo
     Raises:
         GristmillError: nothing was kept, a difficulty cannot be evaluated, or tokens do not add up.
     """
-    read, verdicts = snapshot.steps["read"], snapshot.steps["verdicts"]
+    read, verdicts, ends = snapshot.steps["read"], snapshot.steps["verdicts"], snapshot.generations
 
     def run(step: Step, shards: Sequence[Shard]) -> list[Entry]:
-        return run_step(root, step, shards, executor, progress)
+        before = list(snapshot.steps.get(step.name, ()))
+        return before + run_step(root, step, shards[len(before) :], executor, progress)
 
-    tokenizer = run(*tokenizer_step(recipe, read, verdicts))
+    tokenizer = run(*tokenizer_step(recipe, read[: ends[0]], verdicts[: ends[0]]))
     tokens = run(*tokenize_step(tokenizer[0], read, verdicts))
-    layouts = run(*layout_step(recipe, tokens, snapshot.steps))
+    layouts = run(*layout_step(recipe, ends, tokens, snapshot.steps))
     packed = run(*pack_step(root, recipe, tokenizer[0], tokens, layouts))
-    lots = run(*lots_step(recipe, tokens, layouts, packed))
+    lots = run(*lots_step(recipe, ends, tokens, layouts, packed))
     made = {"tokenizer": tokenizer, "tokenize": tokens, "layout": layouts, "pack": packed, "lots": lots}
     done = Snapshot(snapshot.recipe, {**snapshot.steps, **made})
     write_snapshot(root, done)
@@ -72,11 +73,13 @@ def pack_step(root: Path, recipe: Recipe, tokenizer: Entry, tokens: Sequence[Ent
     for layout in layouts:
         cuts = json.loads((root / layout.files["cuts"].path).read_text(encoding="utf-8")) if "cuts" in layout.files else []
         for group, cut in enumerate(cuts):
-            name = {"source": layout.label, "bin": cut["bin"], "repeats": cut["repeats"]}
+            source = source_of(layout)
+            name = {"source": source, "bin": cut["bin"], "repeats": cut["repeats"]}
             tag = fingerprint(layout.content, file.checksum, recipe.pack.row_length)[:8]
-            lot = f"{layout.label}-{cut['split']}-x{cut['repeats']}-b{cut['bin']}-l{recipe.pack.row_length}-{tag}"
+            lot = f"{source}-{cut['split']}-x{cut['repeats']}-b{cut['bin']}-l{recipe.pack.row_length}-{tag}"
             task = {**name, "lot": lot, "group": group, "first_row": cut["first_row"], "pack": pack_settings(recipe)}
             task |= {
+                "generation": generation_of(layout),
                 "layout": layout.files["layout"].path,
                 "tokens": {shard: paths[shard] for shard in cut["shards"]},
                 "tokenizer": file.path,
@@ -113,6 +116,7 @@ def _pack(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         "bytes": pc.sum(layout.column("bytes")).as_py(),
         "bin": task["bin"],
         "repeats": task["repeats"],
+        "generation": task["generation"],
     }
 
 
@@ -182,8 +186,21 @@ def _lay(
                 out[place[piece] + k] = eos
 
 
-def lots_step(recipe: Recipe, tokens: Sequence[Entry], layouts: Sequence[Entry], packed: Sequence[Entry]) -> tuple[Step, list[Shard]]:
-    """The step of one shard that sums lots (table ``lots``) and checks conservation of tokens."""
+def lots_step(
+    recipe: Recipe, ends: Sequence[int], tokens: Sequence[Entry], layouts: Sequence[Entry], packed: Sequence[Entry]
+) -> tuple[Step, list[Shard]]:
+    """The step, one shard a generation, that sums lots (table ``lots``) and checks conservation of tokens."""
+    made = []
+    for generation, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        mine = [layout for layout in layouts if generation_of(layout) == generation]
+        rows = [entry for entry in packed if entry.counts.get("generation", 0) == generation]
+        task = _lots_task(recipe, generation, tokens[first:end], mine, rows)
+        inputs = [[entry.content for entry in entries] for entries in (tokens[first:end], mine, rows)]
+        made.append(Shard(f"{generation:05d}", [generation, *inputs], task))
+    return Step("lots", 2, {}, _lots), made
+
+
+def _lots_task(recipe: Recipe, generation: int, tokens: Sequence[Entry], layouts: Sequence[Entry], packed: Sequence[Entry]) -> Json:
     counted: dict[str, dict[str, int]] = {name: {"train": 0, "holdout": 0} for name in recipe.sources}
     added = specials(pack_settings(recipe))
     for entry in tokens:
@@ -191,10 +208,8 @@ def lots_step(recipe: Recipe, tokens: Sequence[Entry], layouts: Sequence[Entry],
         counts["train"] += entry.counts["tokens"] + added * entry.counts["documents"]
         counts["holdout"] += entry.counts["held_out_tokens"] + added * entry.counts["held_out_documents"]
     shards = [{"lot": entry.label.partition("/")[0], "rows": file_of(entry, "rows"), "counts": dict(entry.counts)} for entry in packed]
-    unused = {layout.label: layout.counts["unused_tokens"] for layout in layouts}
-    task = {"tokens": counted, "unused": unused, "shards": shards, "row_length": recipe.pack.row_length}
-    inputs = [[entry.content for entry in entries] for entries in (tokens, layouts, packed)]
-    return Step("lots", 1, {}, _lots), [Shard("lots", inputs, task)]
+    unused = dict.fromkeys(recipe.sources, 0) | {source_of(layout): layout.counts["unused_tokens"] for layout in layouts}
+    return {"tokens": counted, "unused": unused, "shards": shards, "row_length": recipe.pack.row_length, "generation": generation}
 
 
 def _lots(writer: ShardWriter, task: Json) -> Mapping[str, int]:
@@ -202,6 +217,7 @@ def _lots(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     for shard in task["shards"]:
         source, split, _, _, _, _ = shard["lot"].rsplit("-", 5)
         first = {"lot": shard["lot"], "source": source, "split": split, "row_length": task["row_length"]}
+        first["generation"] = task["generation"]
         lot = lots.setdefault(shard["lot"], first | {key: shard["counts"][key] for key in ("bin", "repeats")})
         for key in ("rows", "tokens", "padding", "discarded", "documents", "pieces", "bytes"):
             lot[key] = lot.get(key, 0) + shard["counts"][key]
@@ -235,6 +251,16 @@ class LotTable:
 
     lines: tuple[Mapping[str, Any], ...]
     lots: Mapping[str, Lot]
+
+    @property
+    def generations(self) -> int:
+        """Generations that the lots came with."""
+        return 1 + max((int(line.get("generation", 0)) for line in self.lines), default=0)
+
+    def until(self, generations: int) -> LotTable:
+        """The lots of the first generations."""
+        lines = tuple(line for line in self.lines if line.get("generation", 0) < generations)
+        return LotTable(lines, {line["lot"]: self.lots[line["lot"]] for line in lines})
 
 
 def read_lots(root: Path, snapshot: Snapshot) -> LotTable:

@@ -102,6 +102,8 @@ def prepare_stage(root: Path, recipe: Recipe, snapshot: Snapshot, run: str, posi
     table = read_lots(root, snapshot)
     path = root / stage_folder(run, recipe, position) / "stage.json"
     old = read_stage(path) if path.is_file() else None
+    if old is not None:  # what the lake got since then does not change what was planned
+        table = table.until(old.generations)
     standing = stand(root, recipe, table, run, position, old)
     tokenizer = load_tokenizer(root / snapshot.steps["tokenizer"][0].files["tokenizer"].path)
     stage = recipe.stages[position]
@@ -258,6 +260,7 @@ def _settings(
         model=recipe.model,
         training=recipe.training_of(recipe.stages[position]),
         lots=tuple(table.lots[line["lot"]] for line in table.lines if line["lot"] in named),
+        generations=table.generations,
         holdout=tuple(table.lots[line["lot"]] for line in table.lines if line["split"] == "holdout"),
         adaptive=_adaptive(recipe.stages[position], standing, recipe.pack.row_length),
     )

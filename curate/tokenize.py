@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curate.corpus import Corpus, column_array, id_hashes, rows_of
+from curate.curation import file_of
 from curate.step import Json, Shard, ShardWriter, Step
 from schemas.errors import InputError
 from schemas.manifest import Entry
@@ -195,11 +196,6 @@ def tokenizer_step(recipe: Recipe, read: Sequence[Entry], verdicts: Sequence[Ent
         inputs = load_tokenizer(path).fingerprint
         task["path"] = str(path)
     return Step("tokenizer", 1, {"kind": settings.kind}, _make_tokenizer), [Shard(settings.kind, inputs, task)]
-
-
-def file_of(entry: Entry, table: str) -> str | None:
-    """Path of an entry's file, None when it has none."""
-    return entry.files[table].path if table in entry.files else None
 
 
 def _make_tokenizer(writer: ShardWriter, task: Json) -> Mapping[str, int]:

@@ -21,12 +21,18 @@ Json = Any
 def verdicts_step(c: Curation) -> tuple[Step, list[Shard]]:
     """A step that writes the verdicts of each documents shard, in its order, documents with a repeated id left out."""
     judged = [entry.content for step in ("repeats", "dedup", "holdout") for entry in c.steps[step]]
-    wide = {"repeats": c.path("repeats", "repeats"), "clusters": c.path("dedup", "clusters"), "holdout": c.path("holdout", "holdout")}
     shards = [
         Shard(
             entry.label,
             [shard, entry.content, c.steps["rules"][shard].content, judged],
-            wide | {"shard": shard, "documents": c.path("read", "documents", shard), "failures": c.path("rules", "failures", shard)},
+            {
+                "shard": shard,
+                "documents": c.path("read", "documents", shard),
+                "failures": c.path("rules", "failures", shard),
+                "repeats": c.path("repeats", "repeats"),
+                "clusters": c.common("dedup", "clusters", shard),
+                "holdout": c.common("holdout", "holdout", shard),
+            },
         )
         for shard, entry in enumerate(c.documents)
     ]

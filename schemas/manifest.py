@@ -9,6 +9,7 @@ data and entry leaves unreferenced files that the rerun overwrites with the same
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -97,6 +98,12 @@ class Snapshot:
     def id(self) -> str:
         """Fingerprint of the snapshot: plans pin it."""
         return fingerprint(self.recipe, {step: [entry.content for entry in entries] for step, entries in self.steps.items()})
+
+    @property
+    def generations(self) -> list[int]:
+        """Documents shards at the end of each generation; the shards of generation g begin where those of g - 1 end."""
+        counts = [entry.counts["shards"] for entry in self.steps.get("generation", ())]
+        return list(itertools.accumulate(counts)) or [len(self.steps["read"])]
 
     def files(self, table: str) -> list[Published]:
         """Files of a table over all steps, in shard order."""

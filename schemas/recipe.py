@@ -418,6 +418,11 @@ class Recipe(Strict):
     """Signals of the user's own by name, beside those of the signals table."""
     edits: list[Edit] = []
     """Steps that change text, in the order in which they run; signals, rules and all that follows see the edited text."""
+    generations: Literal["one", "append"] = "one"
+    """What a lake that holds a snapshot does with new files.
+
+    one: everything is curated as if it were new. append: new files become a generation of their own: documents kept before stay kept, new
+    ones are compared with them, and lots of earlier generations never change. Changed files and rules are refused."""
     rules: list[RuleEntry] = []
     """Rules in the order in which they are reported."""
     decontaminate: Decontaminate | None = None

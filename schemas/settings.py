@@ -287,6 +287,7 @@ class StageSettings:
         lots: every lot its segments name.
         holdout: held-out lots.
         adaptive: how the stage's weights move; null where they stay.
+        generations: generations of lots that it was planned from; later ones do not change it.
     """
 
     run: str
@@ -306,6 +307,7 @@ class StageSettings:
     lots: tuple[Lot, ...]
     holdout: tuple[Lot, ...]
     adaptive: AdaptiveSettings | None = None
+    generations: int = 1
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,7 @@ LOTS = pa.schema(
         column("documents", pa.int64(), "documents"),
         column("pieces", pa.int64(), "document pieces in rows; the first token of each has nothing before it, so it is not predicted"),
         column("bytes", pa.int64(), "UTF-8 bytes of its documents' text"),
+        column("generation", pa.int32(), "the generation of new data that its documents came with, from 0; its lots never change"),
     ]
 )
 

@@ -35,7 +35,7 @@ def edit_documents(c: Curation) -> None:
     """Run the recipe's edits; afterwards the documents of all shards are the edited ones."""
     for turn, edits in enumerate(passes(c)):
         drops = _repeated(c, turn, edits[0]) if edits[0]["within"] == "corpus" else {}
-        entries = c.keep(*_rewrite_step(c, turn, edits, drops))
+        entries = c.extend(*_rewrite_step(c, turn, edits, drops))
         c.steps["read"] = [_edited(read, entry) for read, entry in zip(c.documents, entries, strict=True)]
 
 

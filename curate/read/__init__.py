@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -55,9 +55,16 @@ def reader_settings(source: Source) -> dict[str, Json]:
 
 
 def list_shards(name: str, source: Source, shard_bytes: int) -> list[Shard]:
-    """Cut a source into shards: consecutive files, in the order of their paths, up to about ``shard_bytes`` on the disk.
+    """Find a source's files and cut them into shards.
 
-    A larger file is a shard of its own; plain JSON lines are cut at line ends and Parquet between row groups.
+    Raises:
+        InputError: a pattern matches no file, or all files are empty.
+    """
+    return cut_shards(name, source, *locate(name, source), shard_bytes)
+
+
+def locate(name: str, source: Source) -> tuple[list[Located], Json]:
+    """A source's files in the order of their paths, and what else its documents depend on.
 
     Raises:
         InputError: a pattern matches no file, or all files are empty.
@@ -70,21 +77,26 @@ def list_shards(name: str, source: Source, shard_bytes: int) -> list[Shard]:
                 where=f"sources.{name}.parts",
                 fix="install packages beside it, or choose other parts",
             )
-        more: Json = interpreter()
-    else:
-        only = saved_files(name, source.paths) if source.reader == "datasets" else None
-        located, more = find_files(name, source.paths, only), None
-    settings = reader_settings(source)
+        return located, interpreter()
+    only = saved_files(name, source.paths) if source.reader == "datasets" else None
+    return find_files(name, source.paths, only), None
+
+
+def cut_shards(name: str, source: Source, located: Iterable[Located], more: Json, shard_bytes: int, first: int = 0) -> list[Shard]:
+    """Cut files into shards: consecutive ones up to about ``shard_bytes`` on the disk, numbered from ``first``.
+
+    A larger file is a shard of its own; plain JSON lines are cut at line ends and Parquet between row groups.
+    """
     cut = _CUTTERS.get(source.reader, _whole)
     pieces = ((part, location, size) for piece, location in located for part, size in cut(piece, location, shard_bytes))
-    return [
-        Shard(
-            f"{name}/{number:05d}",
-            [name, settings, more, [list(piece) for piece, _ in batch]],
-            {"source": name, "settings": settings, "pieces": [list(piece) for piece, _ in batch], "places": [place for _, place in batch]},
-        )
-        for number, batch in enumerate(batches(pieces, shard_bytes))
-    ]
+    return [shard_of(f"{name}/{number:05d}", source, more, batch) for number, batch in enumerate(batches(pieces, shard_bytes), start=first)]
+
+
+def shard_of(label: str, source: Source, more: Json, batch: Sequence[Located]) -> Shard:
+    """The shard of a source that reads some pieces."""
+    name, settings, pieces = label.partition("/")[0], reader_settings(source), [list(piece) for piece, _ in batch]
+    task = {"source": name, "settings": settings, "pieces": pieces, "places": [place for _, place in batch]}
+    return Shard(label, [name, settings, more, pieces], task)
 
 
 def _whole(piece: Piece, location: str, shard_bytes: int) -> Iterable[tuple[Piece, int]]:
