@@ -10,6 +10,7 @@ from curate.filter import check_rules, rules_step, signals_step
 from curate.generations import read_generations
 from curate.holdout import hold_out
 from curate.identity import repeats_step
+from curate.languages.step import check_languages, languages_step
 from curate.layout import check_expressions
 from curate.scores import check_signals, score_steps
 from curate.verdicts import check_sources, conservation_step, verdicts_step
@@ -37,6 +38,7 @@ def read(c: Curation) -> None:
     """
     check_signals(c.recipe)
     check_rules(c.recipe)
+    check_languages(c.recipe)
     check_preference(c.recipe.dedup, c.recipe.signals)
     check_expressions(c.recipe)
     read_generations(c)
@@ -46,8 +48,9 @@ def read(c: Curation) -> None:
 
 
 def measure(c: Curation) -> None:
-    """Signals of every document, those counted in its text and the user's own, and what is excluded whatever its text is like."""
+    """Signals of every document (counted in its text, its language where asked, the user's own), and what is excluded whatever its text."""
     c.extend(*signals_step(c))
+    c.extend(*languages_step(c))
     for step, shards in (*score_steps(c), *exclusion_steps(c)):
         c.extend(step, shards)
 

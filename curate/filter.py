@@ -14,13 +14,14 @@ from curate.corpus import column_array
 from curate.curation import Curation, source_of
 from curate.edit.failures import after_edits, edit_steps
 from curate.exclude import exclusion_files, with_exclusions
+from curate.languages.step import language_rules
 from curate.rules import RULE_SETS, Rule, evaluate, resolve_rules
 from curate.scores import content_of, read_signals, signal_files, signal_schema
 from curate.signals import compute_signals
 from curate.step import Shard, ShardWriter, Step
 from schemas.recipe import Recipe
 from schemas.signals import SIGNALS, SIGNALS_VERSION
-from schemas.tables import SIGNALS_TABLE
+from schemas.tables import LANGUAGES, SIGNALS_TABLE
 
 Json = Any
 
@@ -62,9 +63,11 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
 
 
 def rules_of(recipe: Recipe, source: str) -> list[Json]:
-    """The recipe's rule entries for a source, as JSON."""
+    """What a source says of its languages and the recipe's rule entries for it, as JSON."""
+    language = recipe.sources[source].language
     entries = [rule for rule in recipe.rules if rule.sources is None or source in rule.sources]
-    return [entry.model_dump(mode="json", exclude={"sources"}, exclude_defaults=True) for entry in entries]
+    own: list[Json] = [] if language is None else [{"language": language.model_dump(mode="json")}]
+    return own + [entry.model_dump(mode="json", exclude={"sources"}, exclude_defaults=True) for entry in entries]
 
 
 def check_rules(recipe: Recipe) -> None:
@@ -80,7 +83,9 @@ def check_rules(recipe: Recipe) -> None:
 @lru_cache(maxsize=64)
 def resolved(rules: str, own: tuple[str, ...] = ()) -> list[Rule]:
     """Rules of the recipe's entries (as JSON), checked once rather than for each shard; empty text is dropped whatever they are."""
-    chosen = resolve_rules(json.loads(rules), signal_schema(own))
+    entries = json.loads(rules)
+    chosen = [rule for entry in entries if "language" in entry for rule in language_rules(entry["language"])]
+    chosen += resolve_rules([entry for entry in entries if "language" not in entry], signal_schema(own))
     empty = next(rule for rule in RULE_SETS["gopher_quality"].rules if rule.name == "empty")
     return chosen if any(rule.name == "empty" for rule in chosen) else [empty, *chosen]
 
@@ -95,7 +100,7 @@ def failures_of(signals: pa.Table, rules: list[Json]) -> pa.Table:
     Returns:
         One column, ``failures``.
     """
-    own = tuple(name for name in signals.column_names if name not in SIGNALS_TABLE.names)
+    own = tuple(name for name in signals.column_names if name not in SIGNALS_TABLE.names and name not in LANGUAGES.names)
     return evaluate(signals.drop_columns(["doc_id"]), resolved(json.dumps(rules), own))
 
 

@@ -31,6 +31,12 @@ SELECT source, failure.rule AS rule, count(*) AS documents FROM (SELECT source, 
 GROUP BY ALL ORDER BY source, documents DESC, rule
 """
 
+_LANGUAGES = """
+SELECT source, language, count(*) AS documents, count(*) FILTER (state = 'kept') AS kept, sum(bytes)::BIGINT AS bytes,
+    median(language_score) AS median_score
+FROM verdicts JOIN languages USING (doc_id) GROUP BY ALL ORDER BY source, documents DESC, language
+"""
+
 _LENGTHS = """
 SELECT source, floor(log2(greatest(bytes, 1)))::INT AS power, count(*) AS documents, count(*) FILTER (state = 'kept') AS kept
 FROM verdicts GROUP BY ALL ORDER BY source, power
@@ -44,7 +50,7 @@ def lake_stats(root: Path) -> dict[str, list[dict[str, Json]]]:
         LakeError: there is no lake.
     """
     with open_catalog(root) as db:
-        queries = {"sources": _SOURCES, "reasons": _REASONS, "rules": _RULES, "lengths": _LENGTHS}
+        queries = {"sources": _SOURCES, "reasons": _REASONS, "rules": _RULES, "languages": _LANGUAGES, "lengths": _LENGTHS}
         return {name: ask(db, query) for name, query in queries.items()}
 
 
@@ -66,6 +72,12 @@ def print_stats(stats: dict[str, list[dict[str, Json]]], console: Console) -> No
     for line in stats["rules"]:
         rules.add_row(line["source"], line["rule"], f"{line['documents']:,}")
     console.print(rules)
+    if stats["languages"]:
+        languages = table("Languages", ("source", "language"), ("documents", "kept", "MB", "median score"))
+        for line in stats["languages"]:
+            counts = (f"{line['documents']:,}", f"{line['kept']:,}", f"{line['bytes'] / 1e6:,.2f}", f"{line['median_score']:.3f}")
+            languages.add_row(line["source"], line["language"] or "none found", *counts)
+        console.print(languages)
 
 
 def histogram(counts: dict[int, int]) -> str:

@@ -48,6 +48,7 @@ def life(root: Path, name: str) -> dict[str, Json]:
             "signals": signals,
             "scores": ask(db, "SELECT signal, value FROM scores WHERE doc_id = ? ORDER BY signal", doc),
             "excluded": ask(db, "SELECT reason, detail, matches FROM exclusions WHERE doc_id = ? ORDER BY ALL", doc),
+            "language": _one(db, "SELECT language, language_score FROM languages WHERE doc_id = ? LIMIT 1", doc),
             "repeats_of_its_id": ask(db, "SELECT path, record, detail FROM quarantine WHERE doc_id = ? ORDER BY ALL", doc),
             "duplicates": ask(db, "SELECT doc_id, kind, similarity FROM clusters WHERE kept_doc_id = ? ORDER BY ALL", doc),
             "held_out_near": ask(db, "SELECT state, reference, similarity FROM holdout WHERE doc_id = ?", doc),
@@ -116,6 +117,8 @@ def print_life(found: dict[str, Json], console: Console) -> None:
     _print_rows("Edits, in order (bytes)", found["edits"], console)
     _print_verdict(found, console)
     _print_signals(found["signals"], console)
+    if (language := found["language"]) is not None:
+        console.print(Text(f"Language: {language['language'] or 'none found'}, score {_number(language['language_score'])}"))
     _print_rows("Signals of the recipe's own", found["scores"], console)
     for title, key in (("Repeats of its id (set aside)", "repeats_of_its_id"), ("Documents it stands for", "duplicates")):
         _print_rows(title, found[key][:20], console)
@@ -145,6 +148,8 @@ def _print_verdict(found: dict[str, Json], console: Console) -> None:
         console.print(Text(f"  {failure['rule']}: value {_number(failure['value'])}, threshold {_number(failure['threshold'])}"))
     for excluded in found["excluded"]:
         console.print(Text(f"  {excluded['reason']}: {excluded['detail']}"))
+        met = f", {failure['detail']}" if failure["detail"] else ""
+        console.print(Text(f"  {failure['rule']}: value {_number(failure['value'])}, threshold {_number(failure['threshold'])}{met}"))
     if (kept := found["kept_instead"]) is not None:
         name = f"{kept['doc_id']} ({kept['source']}: {kept['path']}, record {kept['record']})"
         console.print(Text(f"  similar to {name}, Jaccard {_number(verdict['similarity'])}"))

@@ -34,6 +34,15 @@ class Repeats(Strict):
     """Exponential rate of the curve: the higher, the more the best stand out."""
 
 
+class Language(Strict):
+    """Which languages a source may have; needs the extra 'text'. Every document's language is then a signal, kept or not."""
+
+    allow: list[Annotated[str, Field(pattern=r"^[a-z]{2,3}$")]] = []
+    """Languages that stay (ISO 639, as the model names them: en, de, zh, ...); empty is all. Others fail as language_not_allowed."""
+    min_score: float | None = Field(default=0.65, ge=0, le=1)
+    """A probability at or below it fails as language_score, as FineWeb does; null is off."""
+
+
 class Source(Strict):
     """Where documents come from and how often they may be used."""
 
@@ -60,6 +69,8 @@ class Source(Strict):
     """Field that holds the licence, if any."""
     licenses: list[str] | None = None
     """Licences allowed, without regard to case; a document with another, or none, is dropped as license_not_allowed. Null allows all."""
+    language: Language | None = None
+    """Languages it may have; null does not look."""
     max_document_bytes: int = Field(default=20_000_000, ge=1)
     """A longer document is quarantined as too_large."""
     max_bad_share: float = Field(default=0.05, ge=0, le=1)

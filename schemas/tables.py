@@ -93,6 +93,14 @@ SCORES = pa.schema(
     ]
 )
 
+LANGUAGES = pa.schema(
+    [
+        doc_id(),
+        column("language", pa.string(), "likeliest language of the text's first 2 KiB, ISO 639; null where nothing says any", True),
+        column("language_score", pa.float64(), "its probability among the model's languages, 6 decimals; 0 without a language"),
+    ]
+)
+
 FAILURES = pa.schema([doc_id(), column("failures", pa.list_(FAILURE), "every failing rule, in declared order; empty when it passes")])
 
 EXCLUSIONS = pa.schema(
@@ -275,6 +283,7 @@ TABLES: dict[str, pa.Schema] = {
     "signals": SIGNALS_TABLE,
     "scores": SCORES,
     "exclusions": EXCLUSIONS,
+    "languages": LANGUAGES,
     "failures": FAILURES,
     "clusters": CLUSTERS,
     "holdout": HOLDOUT,

@@ -24,7 +24,7 @@ class Rule:
 
     name: str
     value: str
-    comparison: Literal["<", ">"] | None
+    comparison: Literal["<", ">", "<="] | None
     threshold: float | None
     origin: str = "recipe"
 

@@ -15,9 +15,12 @@ import pyarrow.parquet as pq
 
 from schemas.manifest import Entry
 from schemas.signals import SIGNALS
+from schemas.tables import LANGUAGES
 
 Json = Any
 Steps = Mapping[str, Sequence[Entry]]
+
+LANGUAGE_COLUMNS = pa.schema([LANGUAGES.field("language"), LANGUAGES.field("language_score")])
 
 
 def step_name(signal: str) -> str:
@@ -26,21 +29,31 @@ def step_name(signal: str) -> str:
 
 
 def signal_schema(names: Iterable[str]) -> pa.Schema:
-    """What expressions over signals may name: the signals table's columns, and the user's own as DOUBLE."""
-    return pa.schema([*SIGNALS, *(pa.field(name, pa.float64()) for name in names)])
+    """What expressions over signals may name: the columns of signals and languages, and the user's own as DOUBLE."""
+    return pa.schema([*SIGNALS, *LANGUAGE_COLUMNS, *(pa.field(name, pa.float64()) for name in names)])
 
 
 def content_of(steps: Steps, names: Iterable[str], shard: int) -> Json:
     """Fingerprints of what a shard's signals are."""
     content = steps["signals"][shard].content
     own = {name: steps[step_name(name)][shard].content for name in names}
+    if _languages(steps, shard) is not None:
+        own |= {"language": steps["languages"][shard].content}
     return [content, own] if own else content
 
 
 def signal_files(steps: Steps, names: Iterable[str], shard: int) -> Json:
     """Paths of a shard's signals, as ``read_signals`` takes them; None when the shard has no documents."""
     files = steps["signals"][shard].files
-    return {"signals": files["signals"].path, "scores": score_paths(steps, names, shard)} if "signals" in files else None
+    if "signals" not in files:
+        return None
+    return {"signals": files["signals"].path, "languages": _languages(steps, shard), "scores": score_paths(steps, names, shard)}
+
+
+def _languages(steps: Steps, shard: int) -> str | None:
+    """Path of a shard's languages, None where its source does not ask."""
+    file = steps["languages"][shard].files.get("languages") if "languages" in steps else None
+    return None if file is None else file.path
 
 
 def score_paths(steps: Steps, names: Iterable[str], shard: int) -> dict[str, str | None]:
@@ -50,13 +63,19 @@ def score_paths(steps: Steps, names: Iterable[str], shard: int) -> dict[str, str
 
 
 def read_signals(root: Path, files: Json) -> pa.Table:
-    """The signals of a shard's documents, with ``doc_id``, in their order.
+    """The signals of a shard's documents, with ``doc_id``, in their order; languages are null where the source does not ask.
 
     Args:
         root: the lake.
         files: what ``signal_files`` gives.
     """
     table = pq.read_table(root / files["signals"], partitioning=None)
+    path = files["languages"]
+    found = None if path is None else pq.read_table(root / path, columns=LANGUAGE_COLUMNS.names, partitioning=None)
+    for field in LANGUAGE_COLUMNS:
+        table = table.append_column(
+            pa.field(field.name, field.type), pa.nulls(table.num_rows, field.type) if found is None else found.column(field.name)
+        )
     for name, path in files["scores"].items():
         values = pa.nulls(table.num_rows, pa.float64())
         if path is not None:

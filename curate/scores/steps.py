@@ -23,7 +23,7 @@ from schemas.errors import RecipeError
 from schemas.recipe import Recipe, Signal
 from schemas.signals import SIGNALS
 from schemas.store import checksum
-from schemas.tables import SCORES
+from schemas.tables import LANGUAGES, SCORES
 
 Json = Any
 SCORES_VERSION = 1
@@ -40,7 +40,7 @@ def check_signals(recipe: Recipe) -> None:
     reserved = {str(word) for (word,) in duckdb.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()}
     for name, signal in recipe.signals.items():
         where = f"signals.{name}"
-        if name in SIGNALS.names or name == "doc_id":
+        if name in SIGNALS.names or name in LANGUAGES.names:
             raise RecipeError(f"the signals table has a column {name!r} already", where=where, fix="choose another name")
         if name in reserved:
             raise RecipeError(f"{name!r} is a word of SQL, so rules could not name it", where=where, fix="choose another name")

@@ -26,10 +26,12 @@ def inlined(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, _nrt=False, inline="always")(function)  # type: ignore[call-overload]
 
 
-def sources_digest() -> int:
-    """63 bits of a hash of every source file of this package and of the signals schema."""
+def sources_digest(*sources: str) -> int:
+    """63 bits of a hash of every source file of this package and of the signals schema; or of the given files alone, and this one."""
     here = Path(__file__).parent
     files = [*sorted(here.glob("*.py")), here.parent.parent / "schemas" / "signals.py"]
+    if sources:
+        files = [Path(__file__), *map(Path, sources)]
     digest = hashlib.blake2b(digest_size=8)
     for file in files:
         digest.update(file.read_bytes())
