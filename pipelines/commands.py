@@ -118,17 +118,27 @@ def train(
 
 
 def sql(
-    query: Annotated[str | None, Parameter(help="One query; standard input when left out.")] = None,
+    query: Annotated[str | None, Parameter(help="One query; without one, standard input, at a terminal a prompt.")] = None,
     /,
     *,
     lake: Lake = LAKE,
+    file: Annotated[Path | None, Parameter(help="Read the query from this file.")] = None,
     format: Annotated[Literal["table", "csv", "json"], Parameter(name=["--format"], help="How to print rows.")] = "table",
+    out: Annotated[Path | None, Parameter(help="Write all rows to this file instead: .csv, .json or .parquet.")] = None,
     json: Json = False,
 ) -> None:
     """Ask the lake in SQL (DuckDB), read-only: a view of every table, and macros such as funnel()."""
-    from pipelines.query import run_query
+    from pipelines.query import query_text, run_query, save_query
 
-    run_query(lake.absolute(), sys.stdin.read() if query is None else query, "json" if json else format)
+    if query is None and file is None and sys.stdin.isatty():
+        from pipelines.prompt import prompt
+
+        return prompt(lake.absolute())
+    text = query_text(query, file)
+    if out is None:
+        return run_query(lake.absolute(), text, "json" if json else format)
+    print(f"{out}: {save_query(lake.absolute(), text, out):,} rows")
+    return None
 
 
 def why(

@@ -3,11 +3,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-from pipelines.query import QueryError, run_query
+from pipelines.query import QueryError, run_query, save_query
 
 
 def run(lake: Path, query: str, form: str) -> str:
@@ -57,3 +63,40 @@ def test_a_wrong_name_suggests_the_nearest(lake: Path) -> None:
 )
 def test_asking_about_the_lake_is_reading(lake: Path, query: str) -> None:
     assert json.loads(run(lake, query, "json"))
+
+
+@pytest.mark.parametrize("name", ["found.csv", "found.json", "found.parquet"])
+def test_a_file_holds_every_row_and_replaces_the_one_before(lake: Path, tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    target.write_text("before")
+    assert save_query(lake, "SELECT record, reason FROM documents JOIN verdicts USING (doc_id) ORDER BY record", target) == 5
+    rows = {
+        ".csv": lambda: list(csv.DictReader(target.open())),
+        ".json": lambda: json.loads(target.read_text()),
+        ".parquet": lambda: pq.read_table(target).to_pylist(),
+    }[target.suffix]()
+    assert [int(row["record"]) for row in rows] == [0, 1, 2, 3, 4] and rows[1]["reason"] == "too_dull"
+    with pytest.raises(QueryError):
+        save_query(lake, "SELECT error(text) FROM documents", target)
+    assert {path.name for path in tmp_path.iterdir()} == {name, lake.name}
+
+
+@pytest.mark.timeout(90)
+def test_the_prompt_goes_on_after_a_mistake(lake: Path) -> None:
+    """At a real terminal: two lines make a statement, a wrong one is told, Ctrl-D leaves."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "pipelines.cli", "sql", "--lake", str(lake)]
+    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower)
+    os.close(follower)
+    shown = b""
+    for typed in (b"FROM nowhere;\n", b"SELECT count(*) * 11 AS found\n", b"FROM documents;\n", b"\x04"):
+        while not shown.endswith((b"lake> ", b"...> ")):
+            shown += os.read(leader, 1)
+        shown += b"\n"
+        os.write(leader, typed)
+    with suppress(OSError):  # the terminal is gone with the process
+        while piece := os.read(leader, 4096):
+            shown += piece
+    os.close(leader)
+    assert process.wait(60) == 0
+    assert b"nowhere" in shown and b"55" in shown
