@@ -55,6 +55,7 @@ def build_app() -> App:
                 parents[parent] = App(name=parent, help=PARENTS[parent], group=group)
                 app.command(parents[parent])
             parents[parent].command(function, name=last)
+    app.register_install_completion_command(help="Install shell completion (bash, zsh, fish).")
     return app
 
 

@@ -80,3 +80,11 @@ def test_init_writes_a_project_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (tmp_path / "p/prefect.yaml").read_text() == ours
     assert run_command(["init", str(tmp_path / "p")]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_written_for_each_shell(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    script = tmp_path / "completion"
+    assert run_command(["--install-completion", "--shell", shell, "--output", str(script)]) == 0
+    assert "what-if" in script.read_text()
