@@ -124,7 +124,7 @@ def split_units(texts: pa.LargeStringArray, unit: Literal["line", "paragraph"] =
 
 
 @numba.njit(nogil=True, cache=True)
-def _mark(order, high, low, out):  # type: ignore[no-untyped-def]
+def _mark(order, high, low, places, apart, out):  # type: ignore[no-untyped-def]
     """Marks all but the first of equal hashes; whether some groups of equal `high`, left unmarked, need a closer look."""
     closer = False
     i = 0
@@ -135,32 +135,38 @@ def _mark(order, high, low, out):  # type: ignore[no-untyped-def]
             first = min(first, order[k])
             k += 1
         for j in range(i, k):
-            out[order[j]] = same and order[j] != first
+            out[order[j]] = same and places[order[j]] - places[first] >= apart
         closer |= not same
         i = k
     return closer
 
 
-def repeats(hashes: npt.NDArray[np.uint64], group: Int64 | None = None) -> npt.NDArray[np.bool_]:
+def repeats(
+    hashes: npt.NDArray[np.uint64], group: Int64 | None = None, apart: int = 1, places: Int64 | None = None
+) -> npt.NDArray[np.bool_]:
     """Which units have an equal one before them.
 
     Args:
         hashes: Shape (units, 2), in the order that decides which occurrence is the first: over all shards of a corpus.
         group: Only units of equal group are compared: the document's number, for repeats within documents; None for all.
+        apart: Places by which a unit must be after its first occurrence: how many units overlap.
+        places: Ascending place of each unit; None for its number.
 
     Returns:
-        True for each unit but the first of its kind, shape (units,).
+        True for each unit but the first of its kind (and what overlaps that), shape (units,).
     """
     high, low = hashes[:, 0], hashes[:, 1]
+    places = np.arange(len(high)) if places is None else places
     if group is not None:
         high = high ^ mix64(group.astype(np.uint64))
         low = low + mix64(~group.astype(np.uint64))
     out = np.zeros(len(high), np.bool_)
-    if _mark(np.argsort(high), high, low, out):
+    if _mark(np.argsort(high), high, low, places, apart, out):
         order = np.lexsort((low, high))  # stable: equal units stay in their order
-        same = (high[order[1:]] == high[order[:-1]]) & (low[order[1:]] == low[order[:-1]])
-        out[order[1:]] = same
-        out[order[:1]] = False
+        new = np.ones(len(order), np.bool_)
+        new[1:] = (high[order[1:]] != high[order[:-1]]) | (low[order[1:]] != low[order[:-1]])
+        first = order[np.flatnonzero(new)[np.cumsum(new) - 1]]
+        out[order] = places[order] - places[first] >= apart
     return out
 
 

@@ -1,7 +1,8 @@
 """Repeated runs of tokens: every window of n tokens is a unit, and a byte is cut when a window over it has an equal one before it.
 
 A run of n tokens or more occurs twice exactly when each of its windows does, so the union of repeated windows is the union of all
-repeated runs, as a suffix array would find them (Lee et al. 2022). A token is a run of ASCII letters, digits and characters beyond ASCII
+repeated runs, as a suffix array would find them (Lee et al. 2022). A window that overlaps its own first occurrence stays, or periodic
+text would lose that, too. A token is a run of ASCII letters, digits and characters beyond ASCII
 that are no white space and below U+2E80, or any other visible character; white space is not compared.
 """
 

@@ -48,8 +48,8 @@ def run_end(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def is_mixed(data, a, b):  # type: ignore[no-untyped-def]
-    """Whether data[a:b] has digits, letters, and at least ten different characters, as made-up names and words have not."""
+def is_mixed(data, a, b, least):  # type: ignore[no-untyped-def]
+    """Whether data[a:b] has some digits, as many letters, and at least ten different characters, as made-up names and words have not."""
     digits, letters, low, high = 0, 0, np.uint64(0), np.uint64(0)
     for k in range(a, b):
         byte = data[k]
@@ -64,7 +64,7 @@ def is_mixed(data, a, b):  # type: ignore[no-untyped-def]
         while bits:
             bits &= bits - np.uint64(1)
             different += 1
-    return digits >= 3 and letters >= 3 and different >= 10
+    return digits >= least and letters >= least and different >= 10
 
 
 @kernel
@@ -78,7 +78,7 @@ def key_at(data, at, begin, end):  # type: ignore[no-untyped-def]
         if data[at] == _PREFIXES[first] and holds(data, at, end, _PREFIXES[first:last]):
             body = at + last - first
             stop = run_end(data, body, end)
-            if _LEAST[form] <= stop - body <= _MOST[form] and is_mixed(data, at, stop):
+            if _LEAST[form] <= stop - body <= _MOST[form] and is_mixed(data, body, stop, 1):
                 return stop
         first = last
     if end - at > 40 and data[at] == 101 and data[at + 1] == 121 and data[at + 2] == 74:  # a JSON web token: three parts
@@ -134,6 +134,6 @@ def secret_at(data, sign, begin, end):  # type: ignore[no-untyped-def]
         stop += 1
     while stop > k and data[stop - 1] == 46:
         stop -= 1
-    if not 16 <= stop - k <= 200 or not is_mixed(data, k, stop):
+    if not 16 <= stop - k <= 200 or not is_mixed(data, k, stop, 3):
         return 0, 0
     return k, stop

@@ -29,7 +29,8 @@ KINDS = ("ftfy", "nfc")
 SURE, PAIR, FORM, ENTITY = 1, 2, 4, 8
 """Why a text may change: ftfy will look; only if it reads as a mixed-up encoding; only its normal form; only its HTML entities."""
 
-_ONE, _OFTEN = 16, 32  # a character that is suspicious by itself, or beside another one that is
+_ONE, _OFTEN, _RARE = 16, 32, 64  # suspicious by itself; beside a rare one; beside one of either kind
+_LETTERS = "ВГРСΒΓΞΟ"  # named in ftfy's patterns, which look for rare characters beside them
 TABLE_SIZE = 0x30000
 
 
@@ -47,15 +48,20 @@ def flag_table() -> npt.NDArray[np.uint8]:
     flags = np.zeros(TABLE_SIZE, np.uint8)
     for code in [*chardata.LIGATURES, *chardata.CONTROL_CHARS, 13, 0x85, 0x2028, 0x2029, *range(0x80, 0xA0)]:
         flags[code] |= SURE
-    listed = re.compile("|".join(f"[{chars}]" for chars in badness.MOJIBAKE_CATEGORIES.values()))
-    literal = set(badness.BADNESS_RE.pattern)
+    kinds = {_OFTEN: ("common", "lower_common", "upper_common"), _RARE: tuple(badness.MOJIBAKE_CATEGORIES)}
+    kinds[_RARE] = tuple(name for name in kinds[_RARE] if name not in kinds[_OFTEN])
+    listed = {kind: re.compile("|".join(f"[{badness.MOJIBAKE_CATEGORIES[name]}]" for name in names)) for kind, names in kinds.items()}
+    literal = set(re.sub(r"(?m)^\s*#.*$", "", badness.BADNESS_RE.pattern)) - set("".join(badness.MOJIBAKE_CATEGORIES.values()))
     seconds = set()
     for code in range(0x80, TABLE_SIZE):
         if 0xD800 <= code < 0xE000:
             continue
         char = chr(code)
-        if code < 0x10000 and (char in literal or listed.match(char)):
-            flags[code] |= _OFTEN
+        if code < 0x10000:
+            flags[code] |= _RARE if char in literal and char not in _LETTERS else 0
+            flags[code] |= _OFTEN if char in _LETTERS else 0
+            for kind, pattern in listed.items():
+                flags[code] |= kind if pattern.match(char) else 0
         parts = unicodedata.decomposition(char).split()
         if len(parts) == 2 and parts[0][0] != "<":
             seconds.add(int(parts[1], 16))
@@ -72,11 +78,11 @@ def flag_table() -> npt.NDArray[np.uint8]:
 def _look(flags, data, offsets, out):  # type: ignore[no-untyped-def]
     for row in range(len(offsets) - 1):
         at, end = offsets[row], offsets[row + 1]
-        found, often, entity, tag = np.int64(0), False, 0, False
+        found, last, entity, tag = np.int64(0), np.int64(0), 0, False
         while at < end:
             byte = np.int64(data[at])
             if byte < 0x80:
-                often = False
+                last = np.int64(0)
                 if flags[byte] & SURE:
                     found |= SURE
                 # An entity is & and up to 25 letters, digits or # and a semicolon; ftfy leaves them all alone after a <.
@@ -99,9 +105,10 @@ def _look(flags, data, offsets, out):  # type: ignore[no-untyped-def]
             at += size
             flag = flags[min(code, TABLE_SIZE - 1)]
             found |= np.int64(flag & (SURE | FORM))
-            if flag & _ONE or (often and flag & _OFTEN):
+            both = (last & (_OFTEN | _RARE)) and (flag & (_OFTEN | _RARE)) and ((last | flag) & _RARE)
+            if flag & _ONE or both:
                 found |= PAIR
-            often = flag & _OFTEN != 0
+            last = np.int64(flag)
         out[row] = found
 
 

@@ -13,7 +13,8 @@ from curate.dedup.substrings import SUBSTRINGS_VERSION, split_windows
 from curate.edit.record import Edited, Failed
 
 Json = Any
-REPEATED_VERSION = [1, LINES_VERSION, SUBSTRINGS_VERSION]
+REPEATED_VERSION = LINES_VERSION + SUBSTRINGS_VERSION
+"""Raised whenever the outcome for any texts changes."""
 
 
 def compared(texts: pa.LargeStringArray, settings: Json) -> tuple[Units, npt.NDArray[np.bool_]]:
@@ -23,6 +24,11 @@ def compared(texts: pa.LargeStringArray, settings: Json) -> tuple[Units, npt.NDA
         return units, np.ones(len(units.row), np.bool_)
     units = split_units(texts, "line" if settings["edit"] == "lines" else "paragraph")
     return units, units.size >= settings["min_bytes"]
+
+
+def overlap(settings: Json) -> int:
+    """How many units in a row overlap the first of them, itself counted."""
+    return int(settings.get("min_tokens", 1))
 
 
 class CutRepeated:
@@ -41,7 +47,7 @@ class CutRepeated:
         units, long = compared(texts, self.settings)
         drop = np.zeros(len(long), np.bool_)
         if self.settings["within"] == "document":
-            drop[long] = repeats(units.hashes[long], units.row[long].astype(np.int64))
+            drop[long] = repeats(units.hashes[long], units.row[long].astype(np.int64), overlap(self.settings))
         elif self.drops is not None:
             stop = self.place + int(np.count_nonzero(long))
             drop[long], self.place = self.drops[self.place : stop], stop

@@ -28,7 +28,7 @@ Editor = Callable[[pa.LargeStringArray], Edited]
 BATCH_BYTES = 32_000_000
 """Text that is edited at once, about; a longer document is edited alone."""
 
-VERSIONS: dict[str, Json] = {
+VERSIONS: dict[str, int] = {
     "c4": C4_VERSION,
     "mask": MASK_VERSION,
     "repair": REPAIR_VERSION,

@@ -20,7 +20,7 @@ import pyarrow as pa
 from curate.curation import Curation, source_of
 from curate.dedup.lines import repeats
 from curate.edit.failures import edit_steps
-from curate.edit.repeated import REPEATED_VERSION, compared
+from curate.edit.repeated import REPEATED_VERSION, compared, overlap
 from curate.edit.rewrite import VERSIONS, Active, batches, rewrite_shard
 from curate.step import Shard, ShardWriter, Step
 from schemas.manifest import Entry
@@ -80,7 +80,7 @@ def _rewrite_step(c: Curation, turn: int, edits: Sequence[Json], drops: Mapping[
         task = _active(c, shard) | {"edits": mine, "documents": c.path("read", "documents", shard), "batch_rows": c.batch_rows}
         drop = drops.get(shard)
         shards.append(Shard(entry.label, [_inputs(c, shard), mine, drop and drop["checksum"]], task | {"drops": drop and drop["path"]}))
-    return Step(f"edit_{turn}", 1, {}, rewrite_shard), shards
+    return Step(f"edit_{turn}", 1 + sum(edit["version"] for edit in edits), {}, rewrite_shard), shards
 
 
 def _repeated(c: Curation, turn: int, edit: Json) -> dict[int, Json]:
@@ -98,41 +98,44 @@ def _repeated(c: Curation, turn: int, edit: Json) -> dict[int, Json]:
     units = c.run(Step(f"units_{turn}", 1, settings, _units), tasks)
     paths = [(shard, entry.files["units"].path) for shard, entry in zip(shards, units, strict=True) if "units" in entry.files]
     choose = Step(f"repeated_{turn}", 1, {}, _choose)
-    task = {"units": paths, "memory_bytes": c.memory_bytes}
+    task = {"units": paths, "memory_bytes": c.memory_bytes, "apart": overlap(edit)}
     chosen = c.run(choose, [Shard("all", [[shard, entry.content] for shard, entry in zip(shards, units, strict=True)], task)])[0]
     return {int(name.removeprefix("drops_")): vars(file) for name, file in chosen.files.items()}
 
 
 def _units(writer: ShardWriter, task: Json) -> Mapping[str, int]:
-    """The hashes of a shard's units that are compared, in order."""
-    hashes = [np.empty((0, 2), np.uint64)]
+    """The hashes of a shard's units that are compared, in order, and which of them begin a document."""
+    hashes, rows = [np.empty((0, 2), np.uint64)], [np.empty(0, np.bool_)]
     if task["documents"] is not None:
         active = Active(writer.root, task)
         for first, texts in batches(writer.root / task["documents"], task["batch_rows"]):
             units, long = compared(texts.filter(pa.array(active.rows[first : first + len(texts)])), task["edit"])
             hashes.append(units.hashes[long])
+            rows.append(np.diff(units.row[long], prepend=-1) > 0)
     joined = np.concatenate(hashes)
     if len(joined):
-        writer.arrow("units", pa.table({f"hash_{half}": np.ascontiguousarray(joined[:, half]) for half in (0, 1)}))
+        halves = [np.ascontiguousarray(joined[:, half]) for half in (0, 1)]
+        writer.arrow("units", pa.table([*halves, np.concatenate(rows)], names=["hash_0", "hash_1", "begins"]))
     return {"units": len(joined)}
 
 
 def _choose(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     """Which units have an equal one before them in lake order: a file of bits for each shard that has any."""
     tables = [pa.ipc.open_file(pa.memory_map(str(writer.root / path))).read_all() for _, path in task["units"]]
-    sizes = [table.num_rows for table in tables]
+    sizes, apart = [table.num_rows for table in tables], task["apart"]
     drop = np.zeros(sum(sizes), np.bool_)
     bits = (UNIT_BYTES * len(drop) // task["memory_bytes"]).bit_length()
     for part in range(1 << bits):
-        picked, hashes, before = [], [], 0
+        picked, hashes, places, before, place = [], [], [], 0, 0
         for table, size in zip(tables, sizes, strict=True):
             pair = np.stack([table.column(f"hash_{half}").to_numpy() for half in (0, 1)], axis=1)
             mine = np.flatnonzero(pair[:, 0] & np.uint64((1 << bits) - 1) == part)
             picked.append(mine + before)
             hashes.append(pair[mine])
-            before += size
+            places.append(place + (np.arange(size) + apart * np.cumsum(table.column("begins").to_numpy()))[mine])
+            before, place = before + size, place + size + apart * size
         if picked:
-            again = repeats(np.concatenate(hashes))
+            again = repeats(np.concatenate(hashes), None, apart, np.concatenate(places))
             drop[np.concatenate(picked)[again]] = True
     stops = np.cumsum(sizes)
     for (shard, _), stop, size in zip(task["units"], stops.tolist(), sizes, strict=True):
