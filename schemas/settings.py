@@ -201,6 +201,7 @@ class TrainSettings:
         plateau: reduce the learning rate on a plateau; null is off.
         spikes: skip steps that are spikes; null is off. Steps that are not finite are skipped in any case.
         early_stop: early stopping; null is off.
+        trackers: where metrics go besides the lake's table: tensorboard, wandb (offline without a key); each needs its package.
         callbacks: local code told of steps, evaluations, checkpoints and the end: ``package.module:function``s that return a
             ``train.callbacks.Callback``.
     """
@@ -228,6 +229,7 @@ class TrainSettings:
     plateau: PlateauSettings | None = None
     spikes: SpikeSettings | None = None
     early_stop: EarlyStopSettings | None = None
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
     callbacks: tuple[str, ...] = ()
 
 

@@ -30,7 +30,7 @@ from train.early_stop import EarlyStop
 from train.evaluate import evaluate
 from train.interrupt import Interrupt, Interrupted
 from train.ledger import Recorder, next_attempt
-from train.metrics import step_values
+from train.metrics import Meter, step_values
 from train.outcome import StageLosses, stage_outcome
 from train.parallel import Ranks
 from train.plateau import Plateau
@@ -40,6 +40,7 @@ from train.resume import check_resume, earlier_checkpoint, facts, restore
 from train.schedule import scale
 from train.stage import Stage
 from train.step import StepResult, StepRules, train_step
+from train.trackers import TRACKERS
 
 
 def run_stage(
@@ -98,9 +99,12 @@ class Trainer:
         self.heldout: dict[str, float] = {}
         self.best: str | None = None
         self.own_callbacks = load_callbacks(training.callbacks)
+        trackers = [TRACKERS[name]() for name in training.trackers]
+        self.meter = Meter(self.model, self.optimizer, training.precision, ranks)
+        self.save_seconds: float | None = None
         notices = self._start(allow_mismatch)
         self.progress = Progress(stage.settings.stage, self.step - stage.first_step, stage.steps, shown=ranks.first)
-        self.callbacks: list[Callback] = [self.progress, *self.own_callbacks.values()]
+        self.callbacks: list[Callback] = [self.progress, *trackers, *self.own_callbacks.values()]
         for notice in notices:
             self.progress.line(notice)
 
@@ -171,7 +175,8 @@ class Trainer:
             sources=len(stage.sources),
             seed=(self.settings.seed, step),
         )
-        self.recorder.rows(step, stage.span(step)[0], stage.rows(step))
+        rows = stage.rows(step)
+        self.recorder.rows(step, stage.span(step)[0], rows)
         for micro, sums in zip(batches, result.pieces, strict=True):
             self.recorder.pieces(step, micro, sums)
         if result.skipped:
@@ -179,12 +184,13 @@ class Trainer:
         else:
             self.losses.add(result)
         values = step_values(result, stage.sources, lr=training.optimizer.lr * rate)
-        speed = float(result.tokens.sum()) / (time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self.meter.step(result, len(rows.row) * self.settings.row_length, seconds, waited)
         if (done + 1) % training.log_every == 0:
-            values |= {"tokens_per_second": speed, "data_wait_seconds": waited, "skipped_steps": float(self.skipped)}
+            values |= {**self.meter.values(), "skipped_steps": float(self.skipped)}
         self._record(step, values)
         self.step = step + 1
-        report = StepReport(step, done + 1, batches, result, values, speed)
+        report = StepReport(step, done + 1, batches, result, values, float(result.tokens.sum()) / seconds)
         for callback in self.callbacks:
             callback.on_step(self, report)
 
@@ -264,7 +270,8 @@ class Trainer:
         self.saved = path
         if self.ranks.first:
             prune(self.stage.root, self.settings.folder, {self.best or path}, self.training.keep_last)
-        seconds = time.perf_counter() - began
+        self.save_seconds = seconds = time.perf_counter() - began
+        self.meter.saved(seconds)
         self._event("checkpoint", self._last_step, path=path, seconds=round(seconds, 3))
         for callback in self.callbacks:
             callback.on_checkpoint(self, path, seconds)
@@ -287,6 +294,7 @@ class Trainer:
             "evaluated": self.evaluated,
             "heldout": self.heldout,
             "skipped": self.skipped,
+            "save_seconds": self.save_seconds,
             "lr_before": self.lr_before,
             "lr": self.lr,
             "rules": self.rules.state(),
@@ -301,6 +309,7 @@ class Trainer:
         state = checkpoint.state
         self.step, self.evaluated, self.skipped = state["step"], state["evaluated"], state["skipped"]
         self.heldout, self.best = state["heldout"], state["best"]
+        self.save_seconds = state["save_seconds"]
         self.lr_before, self.lr = state["lr_before"], state["lr"]
         self.rules.load(state["rules"])
         self.plateau.load(state["plateau"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from schemas.settings import Outcome
 from train.callbacks import Callback, StepReport
+from train.compiling import EXPECTED_GRAPHS
 
 if TYPE_CHECKING:
     from train.loop import Trainer
@@ -33,10 +34,20 @@ class Progress(Callback):
         self.live = self.stream.isatty()
         self._began, self._first, self._last = time.monotonic(), first, 0.0
         self._width = 0
+        self._mfu, self._graphs = "", EXPECTED_GRAPHS
+
+    def on_start(self, run: Trainer) -> None:
+        """Say how to stop."""
+        took = "the time of a checkpoint" if run.save_seconds is None else f"{run.save_seconds:.1f} s (the last checkpoint)"
+        self.line(f"{self.label}: Ctrl-C or SIGTERM saves and stops within {took} and one step; a second one stops at once")
+        self._graphs = EXPECTED_GRAPHS
 
     def on_step(self, run: Trainer, report: StepReport) -> None:
         """Draw the live line again."""
-        self.step(report.done, report.result.loss, report.tokens_per_second)
+        self.step(report.done, report.result.loss, report.tokens_per_second, report.values.get("mfu"))
+        if run.meter.compiles.graphs > self._graphs:
+            self._graphs = run.meter.compiles.graphs
+            self.line(f"compiled again at step {report.done}: {self._graphs} graphs so far, {run.meter.compiles.seconds:.0f} s in all")
 
     def on_evaluation(self, run: Trainer, values: Mapping[str, float]) -> None:
         """Write held-out losses."""
@@ -48,14 +59,16 @@ class Progress(Callback):
         if outcome is not None:
             self.line(outcome.detail)
 
-    def step(self, done: int, loss: float, tokens_per_second: float) -> None:
-        """Show that ``done`` steps of the stage are done."""
+    def step(self, done: int, loss: float, tokens_per_second: float, mfu: float | None = None) -> None:
+        """Show that ``done`` steps of the stage are done; utilisation stays shown until a newer one comes."""
         now = time.monotonic()
+        self._mfu = f"  {mfu:.0%} of peak" if mfu is not None else self._mfu
         if not self.shown or (now - self._last < (_LIVE_SECONDS if self.live else _QUIET_SECONDS) and done < self.steps):
             return
         self._last = now
         left = (now - self._began) / max(1, done - self._first) * (self.steps - done)
-        text = f"{self.label}  {done}/{self.steps}  loss {loss:.3f}  {_short(tokens_per_second)} tokens/s  {_duration(left)} left"
+        speed = f"{_short(tokens_per_second)} tokens/s{self._mfu}"
+        text = f"{self.label}  {done}/{self.steps}  loss {loss:.3f}  {speed}  {_duration(left)} left"
         if not self.live:
             print(text, file=self.stream, flush=True)
             return
