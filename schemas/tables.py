@@ -245,7 +245,7 @@ METRICS = pa.schema(
         column(
             "name",
             pa.string(),
-            "loss, loss/<source>, heldout, heldout/<source>, bits_per_byte/<source>, lr, grad_norm, update_rms, tokens_per_second, mfu, memory_bytes, ...",
+            "loss, loss/<source>, heldout, bits_per_byte/<source>, lr, grad_norm, update_rms, tokens_per_second, mfu, memory_bytes, ...",
         ),
         column("value", pa.float64(), "its value"),
     ]
