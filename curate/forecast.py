@@ -31,8 +31,8 @@ class ForecastLine:
         rows: rows given out.
         tokens: tokens in them, padding not counted, estimated from the lots' means.
         documents: different documents among them, estimated in the same way.
-        share: share of the stage's rows.
-        epochs: rows of the source given out up to the end of this stage, over its rows.
+        share: share of the stage's positions (rows times their length).
+        epochs: positions of the source given out up to the end of this stage, over those it has.
         worth: new tokens that would be worth as much as ``tokens``, after the repetitions of earlier stages.
         returned: rows that an earlier stage had returned.
     """
@@ -96,10 +96,12 @@ def forecast(plans: Sequence[StagePlan], model: ModelSettings, vocabulary: int) 
 def _lines(plan: StagePlan) -> list[ForecastLine]:
     lines = []
     given = [a for segment in plan.segments for a in used(segment, segment.rows)]
+    every = max(1, sum(a.rows * plan.before[a.lot].lot.row_length for a in given))
     for source in dict.fromkeys(share.source for segment in plan.segments for share in segment.sources):
         mine = {lot: state for lot, state in plan.before.items() if state.lot.source == source}
         taken = [a for a in given if a.lot in mine]
         rows = sum(a.rows for a in taken)
+        positions = sum(a.rows * mine[a.lot].lot.row_length for a in taken)
         fresh = {lot: min(_used(plan.after[lot]) - _used(state), state.lot.rows) for lot, state in mine.items()}
         lines.append(
             ForecastLine(
@@ -108,8 +110,9 @@ def _lines(plan: StagePlan) -> list[ForecastLine]:
                 rows,
                 round(sum(a.rows * _tokens_per_row(mine[a.lot]) for a in taken)),
                 round(sum(fresh[lot] * state.lot.documents / state.lot.rows for lot, state in mine.items())),
-                rows / max(1, plan.rows),
-                sum(_used(plan.after[lot]) for lot in mine) / sum(state.lot.rows for state in mine.values()),
+                positions / every,
+                sum(_used(plan.after[lot]) * state.lot.row_length for lot, state in mine.items())
+                / sum(state.lot.rows * state.lot.row_length for state in mine.values()),
                 sum(_worth(plan.after[lot]) - _worth(state) for lot, state in mine.items()),
                 sum(a.rows for a in taken if a.stop <= mine[a.lot].cursor),
             )

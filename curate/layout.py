@@ -31,6 +31,8 @@ from schemas.store import publish_json
 
 REPEAT_DRAW = 0x52455045
 """Added to the seed, so that the draw of fractional repeats is independent of the other draws by doc_id."""
+LENGTH_DRAW = 0x4C454E47
+"""The same for the draw of documents that are packed into shorter rows."""
 
 
 def layout_step(
@@ -52,6 +54,7 @@ def layout_step(
             source.repeats.model_dump(exclude={"by"}) if source.repeats else {"drop": 0.0, "most": source.epochs, "power": 0.0, "rate": 0.0}
         )
         draws = {"bins": settings.bins, "by": by, "curve": curve, "seed": recipe.seed}
+        draws |= {"shorter": sorted(settings.lengths.items())} if settings.lengths else {}
         inputs: Json = [[tokens[shard].content for shard in mine], [content_of(steps, own, shard) for shard in mine] if by else [], draws]
         task = draws | {
             "source": name,
@@ -84,21 +87,23 @@ def check_expressions(recipe: Recipe) -> None:
 
 def pack_settings(recipe: Recipe) -> dict[str, Json]:
     """The recipe's packing, less what the layout keeps apart."""
-    return recipe.pack.model_dump(exclude={"bins"})
+    return recipe.pack.model_dump(exclude={"bins", "lengths"})
 
 
 def _layout(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     table = _documents(writer.root, task)
     cuts: list[dict[str, Json]] = []
     groups: list[pa.Table] = []
-    for repeats, level, rows in _groups(table):
+    for repeats, level, row_length, rows in _groups(table):
+        settings = task["pack"] | {"row_length": row_length}
         lot = table.take(pa.array(rows))
         lengths, places = lot.column("tokens").to_numpy(), lot.column("locator").to_numpy()
-        for number, (first, stop) in enumerate(_pack_shards(lengths, task["pack"])):
-            packing = packed(lengths[first:stop], task["pack"])
+        for number, (first, stop) in enumerate(_pack_shards(lengths, settings)):
+            packing = packed(lengths[first:stop], settings)
             before = cuts[-1]["first_row"] + cuts[-1]["rows"] if number else 0
             shards = np.unique(shards_of(places[first:stop])).tolist()
             where = {"split": "train" if repeats else "holdout", "repeats": repeats, "bin": level, "number": number, "shards": shards}
+            where |= {"row_length": row_length} if "shorter" in task else {}
             cuts.append(where | {"first_row": before, "rows": packing.rows})
             groups.append(lot.slice(first, stop - first))
     if groups:
@@ -122,7 +127,8 @@ def _documents(root: Path, task: Json) -> pa.Table:
     table = table.set_column(table.column_names.index("tokens"), "tokens", pc.add(table.column("tokens"), specials(task["pack"])))
     ordered = {column: _places(table, np.concatenate(parts)) for column, parts in values.items()}
     table = table.append_column("repeats", pa.array(_repeats(table, ordered.get("quality"), task)))
-    return table.append_column("bin", pa.array(_bins(table, ordered.get("difficulty"), task["bins"])))
+    table = table.append_column("bin", pa.array(_bins(table, ordered.get("difficulty"), task["bins"])))
+    return table.append_column("row_length", pa.array(_row_lengths(table, task)))
 
 
 def specials(settings: Mapping[str, Json]) -> int:
@@ -181,19 +187,31 @@ def _repeats(table: pa.Table, places: NDArray[np.int64] | None, task: Json) -> N
     return repeats
 
 
+def _row_lengths(table: pa.Table, task: Json) -> NDArray[np.int32]:
+    """Row length of each document: the full one when held out, else a shorter one for the share that a hash of doc_id and seed draws."""
+    full, lengths = task["pack"]["row_length"], task.get("shorter", [])
+    ends = np.cumsum([share for _, share in lengths])
+    draw = id_hashes(column_array(table, "doc_id"), task["seed"] + LENGTH_DRAW) / 2.0**64
+    drawn = np.array([*(length for length, _ in lengths), full], dtype=np.int32)[np.searchsorted(ends, draw, side="right")]
+    found: NDArray[np.int32] = np.where(table.column("held_out").to_numpy(), full, drawn).astype(np.int32)
+    return found
+
+
 def _unused(table: pa.Table) -> NDArray[np.bool_]:
     """Documents that are neither held out nor ever used."""
     unused: NDArray[np.bool_] = (table.column("repeats").to_numpy() == 0) & ~table.column("held_out").to_numpy()
     return unused
 
 
-def _groups(table: pa.Table) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """Repeats, bin and rows of each lot, in input order; the held-out lot, of repeats 0, is the last."""
-    repeats, bins = table.column("repeats").to_numpy(), table.column("bin").to_numpy()
+def _groups(table: pa.Table) -> Iterator[tuple[int, int, int, NDArray[np.int64]]]:
+    """Repeats, bin, row length and rows of each lot, in input order; the held-out lot, of repeats 0, is the last."""
+    repeats, bins, lengths = (table.column(name).to_numpy() for name in ("repeats", "bin", "row_length"))
     used = ~_unused(table)
     for times in sorted({int(times) for times in np.unique(repeats[used])}, key=lambda times: (times == 0, times)):
         for level in np.unique(bins[used & (repeats == times)]):
-            yield times, int(level), np.flatnonzero(used & (repeats == times) & (bins == level))
+            mine = used & (repeats == times) & (bins == level)
+            for length in np.unique(lengths[mine]):
+                yield times, int(level), int(length), np.flatnonzero(mine & (lengths == length))
 
 
 def _pack_shards(lengths: NDArray[np.int64], settings: Mapping[str, Json]) -> list[tuple[int, int]]:

@@ -73,11 +73,12 @@ def pack_step(root: Path, recipe: Recipe, tokenizer: Entry, tokens: Sequence[Ent
     for layout in layouts:
         cuts = json.loads((root / layout.files["cuts"].path).read_text(encoding="utf-8")) if "cuts" in layout.files else []
         for group, cut in enumerate(cuts):
-            source = source_of(layout)
+            source, length = source_of(layout), cut.get("row_length", recipe.pack.row_length)
             name = {"source": source, "bin": cut["bin"], "repeats": cut["repeats"]}
-            tag = fingerprint(layout.content, file.checksum, recipe.pack.row_length)[:8]
-            lot = f"{source}-{cut['split']}-x{cut['repeats']}-b{cut['bin']}-l{recipe.pack.row_length}-{tag}"
-            task = {**name, "lot": lot, "group": group, "first_row": cut["first_row"], "pack": pack_settings(recipe)}
+            tag = fingerprint(layout.content, file.checksum, length)[:8]
+            lot = f"{source}-{cut['split']}-x{cut['repeats']}-b{cut['bin']}-l{length}-{tag}"
+            settings = pack_settings(recipe) | {"row_length": length}
+            task = {**name, "lot": lot, "group": group, "first_row": cut["first_row"], "pack": settings}
             task |= {
                 "generation": generation_of(layout),
                 "layout": layout.files["layout"].path,
@@ -209,14 +210,14 @@ def _lots_task(recipe: Recipe, generation: int, tokens: Sequence[Entry], layouts
         counts["holdout"] += entry.counts["held_out_tokens"] + added * entry.counts["held_out_documents"]
     shards = [{"lot": entry.label.partition("/")[0], "rows": file_of(entry, "rows"), "counts": dict(entry.counts)} for entry in packed]
     unused = dict.fromkeys(recipe.sources, 0) | {source_of(layout): layout.counts["unused_tokens"] for layout in layouts}
-    return {"tokens": counted, "unused": unused, "shards": shards, "row_length": recipe.pack.row_length, "generation": generation}
+    return {"tokens": counted, "unused": unused, "shards": shards, "generation": generation}
 
 
 def _lots(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     lots: dict[str, dict[str, Any]] = {}
     for shard in task["shards"]:
-        source, split, _, _, _, _ = shard["lot"].rsplit("-", 5)
-        first = {"lot": shard["lot"], "source": source, "split": split, "row_length": task["row_length"]}
+        source, split, _, _, length, _ = shard["lot"].rsplit("-", 5)
+        first = {"lot": shard["lot"], "source": source, "split": split, "row_length": int(length[1:])}
         first["generation"] = task["generation"]
         lot = lots.setdefault(shard["lot"], first | {key: shard["counts"][key] for key in ("bin", "repeats")})
         for key in ("rows", "tokens", "padding", "discarded", "documents", "pieces", "bytes"):

@@ -32,6 +32,7 @@ from schemas.segments import (
     Allotment,
     Segment,
     allotments,
+    dealt,
     ends,
     read_segments,
     segment_at,
@@ -304,7 +305,7 @@ def _differences(old: Any, new: Any, place: str) -> Iterator[tuple[str, Any, Any
 
 
 def plan_rows(run: str, position: int, first_segment: int, segments: Sequence[Segment], before: States) -> pa.Table:
-    """A stage's allotments as rows of the table ``plans``.
+    """What a stage's segments use when each runs to its end, as rows of the table ``plans``.
 
     Args:
         run: run name.
@@ -328,7 +329,7 @@ def plan_rows(run: str, position: int, first_segment: int, segments: Sequence[Se
             "returned": a.stop <= before[a.lot].cursor,
         }
         for number, segment in enumerate(segments)
-        for share in segment.sources
+        for share in dealt(segment, segment.rows)
         for stream in share.streams
         for a in stream.allotments
     ]

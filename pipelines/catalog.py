@@ -189,7 +189,7 @@ def _run_select(root: Path, table: str) -> str:
     # A step is redone by every later attempt, of this stage or the next, that begins at or before it: only the last one counts.
     return (
         f"WITH rows AS ({plain}), starts AS (SELECT run, attempt, min(step) AS first FROM events"
-        " WHERE kind IN ('started', 'resumed') GROUP BY ALL)"
+        " WHERE kind IN ('started', 'resumed', 'rewound') GROUP BY ALL)"
         " SELECT rows.*, CASE WHEN EXISTS (SELECT 1 FROM starts WHERE starts.run = rows.run AND starts.attempt > rows.attempt"
         " AND starts.first <= rows.step) THEN 'void' ELSE 'seen' END AS status FROM rows"
     )

@@ -17,7 +17,7 @@ EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (wi
 {SAVED} stopped by a signal, the state is saved, run the same command again; {CTRL_C} Ctrl-C, likewise."""
 
 COMMANDS = {
-    "Run": ("run", "curate", "stage", "train", "generate"),
+    "Run": ("run", "curate", "stage", "train", "rewind", "generate"),
     "Ask": ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff"),
     "Keep": ("snapshot", "export"),
     "Set up": ("init", "schema", "doctor"),

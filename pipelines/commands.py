@@ -117,6 +117,31 @@ def train(
     console.print(f"{name}: {outcome.reason}: {outcome.detail}", highlight=False, soft_wrap=True)
 
 
+def rewind(
+    run: Annotated[str, Parameter(help="Run name.")],
+    /,
+    *,
+    to: Annotated[int, Parameter(name=["--to"], help="Step to go on from; there must be a checkpoint before it.")],
+    exclude: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name=["--exclude"],
+            negative=(),
+            consume_multiple=False,
+            help="Steps (120..140) or a doc_id whose rows are left out; may be repeated.",
+        ),
+    ] = (),
+    lake: Lake = LAKE,
+    json: Json = False,
+) -> None:
+    """Go back to a checkpoint of a run, and leave out the rows of some steps or documents from there on."""
+    from dataclasses import asdict
+
+    from pipelines.rewind import parse_exclusions, print_rewound, rewind
+
+    _show(asdict(rewind(lake.absolute(), run, to, *parse_exclusions(exclude))), json, print_rewound)
+
+
 def sql(
     query: Annotated[str | None, Parameter(help="One query; without one, standard input, at a terminal a prompt.")] = None,
     /,

@@ -21,11 +21,11 @@ from train.schedule import scale
 Json = Any
 
 _COMMITTED = """
-WITH totals AS (SELECT source, row_length, sum(rows)::BIGINT AS rows FROM lots WHERE split = 'train' GROUP BY ALL)
+WITH totals AS (SELECT source, sum(rows * row_length)::BIGINT AS tokens FROM lots WHERE split = 'train' GROUP BY ALL)
 SELECT plans.run, plans.position, plans.stage, plans.source, sum(plans.rows)::BIGINT AS rows,
-    sum(plans.rows)::BIGINT * any_value(totals.row_length) AS tokens, sum(plans.rows) / any_value(totals.rows) AS epochs,
-    coalesce(sum(plans.rows) FILTER (plans.returned), 0)::BIGINT * any_value(totals.row_length) AS returned
-FROM plans JOIN totals USING (source) WHERE plans.run = ?
+    sum(plans.rows * lots.row_length)::BIGINT AS tokens, sum(plans.rows * lots.row_length) / any_value(totals.tokens) AS epochs,
+    coalesce(sum(plans.rows * lots.row_length) FILTER (plans.returned), 0)::BIGINT AS returned
+FROM plans JOIN lots USING (lot) JOIN totals ON totals.source = plans.source WHERE plans.run = ?
 GROUP BY plans.run, plans.position, plans.stage, plans.source ORDER BY plans.position, plans.source
 """
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.tables import table
 from pipelines.trainer import live_trainer
-from schemas.segments import read_segments
+from schemas.segments import read_segments, stage_segments
 from schemas.settings import StageSettings, read_stage
 
 Json = Any
@@ -63,8 +63,8 @@ SELECT step, value FROM metrics WHERE run = ? AND position = ? AND name = 'loss'
 
 
 def _steps(root: Path, settings: StageSettings) -> tuple[int, int]:
-    segments = read_segments(root / settings.segments)[settings.first_segment : settings.last_segment + 1]
-    return segments[0].first_step, sum(segment.steps for segment in segments)
+    segments = stage_segments(read_segments(root / settings.segments), settings)
+    return segments[0].first_step, segments[-1].first_step + segments[-1].steps - segments[0].first_step
 
 
 def print_status(status: dict[str, Json], console: Console) -> None:

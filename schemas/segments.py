@@ -159,7 +159,12 @@ def leftover(segment: Segment, rows: int) -> tuple[Allotment, ...]:
 
 def used(segment: Segment, rows: int) -> tuple[Allotment, ...]:
     """What a segment's first ``rows`` rows use of its allotments, by source, then stream, in order of use."""
-    return tuple(a for taken, _ in _cut(segment, rows) for stream in taken for a in stream.allotments)
+    return tuple(a for share in dealt(segment, rows) for stream in share.streams for a in stream.allotments)
+
+
+def dealt(segment: Segment, rows: int) -> list[SourceShare]:
+    """A segment's shares with what its first ``rows`` rows use of them."""
+    return [replace(share, streams=taken) for share, (taken, _) in zip(segment.sources, _cut(segment, rows), strict=True)]
 
 
 def remaining(segment: Segment, rows: int) -> list[SourceShare]:

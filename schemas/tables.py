@@ -255,7 +255,7 @@ EVENTS = pa.schema(
     [
         column("attempt", pa.int32(), "process attempt"),
         column("step", pa.int64(), "optimizer step over the whole run at which it happened"),
-        column("kind", pa.string(), "started, resumed, checkpoint, early_stop, interrupted, finished, ..."),
+        column("kind", pa.string(), "started, resumed, rewound, checkpoint, early_stop, interrupted, finished, ..."),
         column("detail", pa.string(), "what happened, as JSON"),
     ]
 )

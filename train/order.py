@@ -119,13 +119,6 @@ class Order:
                 found = np.where((offset >= 0) & (offset < end - first), first + offset, found)
         return found
 
-    def uses(self, segment: int, lot: str, epoch: int, rows: Ints, order: int | None = None) -> Ints:
-        """Return the use that gives each row of a lot in an epoch (in ``order``'s order), under a segment's seed and window."""
-        planned = self.segments[segment]
-        shuffle = self._shuffles[planned.seed, planned.window, self.lots.index(lot)]
-        own = epoch if order is None else order
-        return shuffle.uses(own, np.asarray(rows, dtype=np.int64)) + (epoch - own) * shuffle.total
-
 
 class _Dealer:
     """A segment's quotas and allotments: from an offset in the segment to (source, lot, use), and back."""
@@ -265,6 +258,13 @@ class _LotOrder:
         unique, inverse = np.unique(windows, return_inverse=True)
         keys = np.array([_key(self.seed, self.lot, table.epoch, int(w)) for w in unique], dtype=np.uint64)
         return keys[inverse]
+
+
+def lot_uses(lot: str, shard_rows: Sequence[int], seed: int, window: int, epoch: int, rows: Ints, order: int | None = None) -> Ints:
+    """Return the use that gives each row of a lot in an epoch (in the order of epoch ``order``, where that is another)."""
+    shuffle = _LotOrder(lot, shard_rows, seed, window)
+    own = epoch if order is None else order
+    return shuffle.uses(own, np.asarray(rows, dtype=np.int64)) + (epoch - own) * shuffle.total
 
 
 class _Epoch:

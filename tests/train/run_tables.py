@@ -26,7 +26,7 @@ def table(root: Path, name: str, run: str = "r") -> list[dict[str, Any]]:
 
 def valid(root: Path, name: str) -> list[dict[str, Any]]:
     """Rows of a table that no later attempt made void."""
-    starts = [(e["attempt"], e["step"]) for e in table(root, "events") if e["kind"] in ("started", "resumed")]
+    starts = [(e["attempt"], e["step"]) for e in table(root, "events") if e["kind"] in ("started", "resumed", "rewound")]
     return [r for r in table(root, name) if not any(a > r["attempt"] and s <= r["step"] for a, s in starts)]
 
 

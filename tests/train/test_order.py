@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.segments import Allotment, Segment, SourceShare, Stream, leftover
-from train.order import Order, permute, step_rows
+from train.order import Order, lot_uses, permute, step_rows
 
 
 @st.composite
@@ -88,7 +88,9 @@ def test_inverse_and_independence_of_how_positions_are_asked_for(plan, data):
         assert (order.positions(order.lots[lot], whole.use[mine]) == positions[mine]).all()
         for epoch in np.unique(whole.epoch[mine]):
             these = mine & (whole.epoch == epoch)
-            assert (order.uses(0, order.lots[lot], int(epoch), whole.row[these]) == whole.use[these]).all()
+            name = order.lots[lot]
+            found = lot_uses(name, shards[name], segment.seed, segment.window, int(epoch), whole.row[these])
+            assert (found == whole.use[these]).all()
     ranks = data.draw(st.integers(1, 4))
     for rank in range(ranks):
         part = Order([segment], shards).rows(positions[rank::ranks])

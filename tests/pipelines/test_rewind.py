@@ -1,0 +1,72 @@
+"""Rewinding: void steps by lineage, excluded rows never again, budgets never exceeded, later stages planned anew; shown by SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curate.step import Silent
+from pipelines.catalog import ask, open_catalog
+from pipelines.parameters import RunParameters
+from pipelines.rewind import parse_exclusions, rewind
+from pipelines.run import run_curriculum
+from schemas.errors import GristmillError
+from schemas.segments import read_segments
+from tests.pipelines.tiny import write_project
+
+SMALL = ("model.layers=1", "model.width=32", "model.heads=2", "training.keep_last=9", "stages.0.training.early_stop=null")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunParameters:
+    """Both stages of the tiny recipe, trained."""
+    folder = tmp_path_factory.mktemp("rewind")
+    parameters = RunParameters(recipe=write_project(folder), lake=folder / "lake", changes=SMALL)
+    run_curriculum(parameters, Silent(), lambda line: None)
+    return parameters
+
+
+def rows(root: Path, query: str) -> list[tuple[object, ...]]:
+    with open_catalog(root) as db:
+        return [tuple(line.values()) for line in ask(db, query)]
+
+
+def test_a_rewind_voids_what_came_after_and_the_run_goes_on_without_the_excluded_rows(trained: RunParameters) -> None:
+    root = trained.root
+    before = read_segments(root / "runs/tiny/segments.json")
+    assert [segment.stage for segment in before] == ["first", "second"]
+    (document,) = rows(root, "SELECT doc_id FROM losses WHERE step = 3 ORDER BY doc_id LIMIT 1")[0]
+    done = rewind(root, "tiny", 10, *parse_exclusions(["12..13", str(document)]))
+    assert (done.stage, done.step) == ("first", 10)
+    assert rows(root, "SELECT count(*) FROM ledger WHERE status = 'seen' AND step >= 10") == [(0,)]
+    assert rows(root, "SELECT count(*) FROM ledger WHERE status = 'seen' AND step < 10") == [(80,)]
+    assert rows(root, "SELECT stage FROM stages") == []
+    after = read_segments(root / "runs/tiny/segments.json")
+    assert after[:2] == before and after[2].why == "rewind" and (after[2].first_row, after[2].first_step) == (80, 10)
+    run_curriculum(trained, Silent(), lambda line: None)
+    assert [row[0] for row in rows(root, "SELECT stage FROM stages ORDER BY position")] == ["first", "second"]
+    gone = (
+        "SELECT lot, \"row\" FROM ledger WHERE status = 'void' AND step IN (12, 13) UNION SELECT lot, \"row\" FROM rows WHERE doc_id = '{}'"
+    )
+    again = f"SELECT count(*) FROM ledger JOIN ({gone.format(document)}) USING (lot, \"row\") WHERE status = 'seen' AND step >= 10"
+    assert rows(root, again) == [(0,)]
+    assert all(most <= allowed for most, allowed in rows(root, "SELECT most_uses, allowed FROM epochs_by_source()"))  # type: ignore[operator]
+    uses = "SELECT count(*), count(DISTINCT (lot, use)), min(step), max(step) FROM ledger WHERE status = 'seen'"
+    ((count, different, first, last),) = rows(root, uses)
+    assert count == different and first == 0 and isinstance(last, int) and last > 20
+    assert rows(root, "SELECT DISTINCT kind FROM events WHERE kind = 'rewound'") == [("rewound",)]
+
+
+def test_what_cannot_be_done_is_refused_with_what_can(trained: RunParameters) -> None:
+    root = trained.root
+    with pytest.raises(GristmillError, match=r"no checkpoint before step 7.*\n.*0, 5, 10"):
+        rewind(root, "tiny", 7)
+    with pytest.raises(GristmillError, match="no step 9999"):
+        rewind(root, "tiny", 9999)
+    with pytest.raises(GristmillError, match="no run 'other'"):
+        rewind(root, "other", 5)
+    with pytest.raises(GristmillError, match="neither a range of steps nor a doc_id"):
+        parse_exclusions(["12-13"])
+    with pytest.raises(GristmillError, match="no packed row holds"):
+        rewind(root, "tiny", 5, (), ["ffffffffffff"])
