@@ -86,6 +86,12 @@ def stage(
     changes: Changes = (),
     run: Run = None,
     sample: Sample = "100%",
+    write: Annotated[
+        bool,
+        Parameter(
+            name=["--write"], negative=(), help="Also write its rows in the order in which they are trained on, to be read in sequence."
+        ),
+    ] = False,
 ) -> None:
     """Plan one stage of a curated lake within the budgets and write what its trainer reads."""
     from pipelines.parameters import stage_position
@@ -95,6 +101,11 @@ def stage(
     loaded = parameters.load()
     settings = plan_stage(parameters, loaded, stage_position(loaded, name))
     print(parameters.root / settings.folder / "stage.json")
+    if write:
+        from train.stage import Stage
+        from train.written import write_rows
+
+        print(f"{parameters.root / settings.folder / 'written'}: {write_rows(Stage(parameters.root, settings)):,} rows")
 
 
 def train(

@@ -86,9 +86,7 @@ def _rewind(root: Path, recipe: Recipe, run: str, to: int, excluded: Rows) -> Re
     attempt = next_attempt(root / run_folder(run))
     void = _last_step(root, run) + 1 - to
     for later in range(position + 1, len(recipe.stages)):
-        _set_aside(
-            root / stage_folder(run, recipe, later), attempt, ("stage.json", "outcome.json", "plan.parquet", "checkpoints", "written")
-        )
+        _set_aside(root / stage_folder(run, recipe, later), attempt, ("stage.json", "outcome.json", "plan.parquet", "checkpoints"))
     _set_aside(root / folder, attempt, ("outcome.json",) if checkpoint else ("outcome.json", "checkpoints"))
     if checkpoint is not None:
         _name_again(checkpoint, checkpoint.parent / f"a{attempt:04d}-s{to:08d}")

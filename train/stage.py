@@ -9,11 +9,12 @@ import numpy as np
 
 from schemas.errors import LakeError, PlanError, RecipeError
 from schemas.manifest import fingerprint
-from schemas.segments import Allotment, Segment, allotments, ends, read_segments, segment_at, segments_hash, stage_segments, unused
+from schemas.segments import Allotment, allotments, ends, read_segments, segment_at, segments_hash, stage_segments, unused
 from schemas.settings import PlateauSettings, StageSettings, read_stage
 from train.data import Batch, RowReader, StepRows
 from train.order import Ints, Order, Rows, step_rows
 from train.schedule import check_schedule
+from train.written import written_readers
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,12 @@ class Stage:
         self._readers = {length: RowReader(root, same, checksums=checksums) for length, same in by_length.items()}
         self._length = np.array([lot.row_length for lot in mine], dtype=np.int64)
         self._place = np.array([by_length[lot.row_length].index(lot) for lot in mine], dtype=np.int64)
+        self._written = written_readers(root, settings.folder, self.segments)
         self.holdout = RowReader(root, settings.holdout, checksums=checksums)
         self._rows = StepRows(self.order)
         self.first_step = self.segments[0].first_step
         self.end_step = self.segments[-1].first_step + self.segments[-1].steps
-        self.batch_rows = max(segment.batch // self._rows_for_one(segment) for segment in self.segments)
+        self.batch_rows = max(s.batch * self.row_length_of(i) // settings.row_length for i, s in enumerate(self.segments))
 
     @classmethod
     def open(cls, root: Path, folder: str, *, checksums: bool = False) -> Stage:
@@ -109,23 +111,38 @@ class Stage:
         """Rows of a forward pass on one rank; every micro-batch has this many, the last ones with empty rows. Of shorter rows, more."""
         return min(self.settings.training.micro_batch_rows, -(-self.batch_rows // world))
 
-    def _rows_for_one(self, segment: Segment) -> int:
-        """Rows of a segment that hold as many tokens as one of the full length."""
-        first = next(a.lot for a in allotments(segment))
-        return self.settings.row_length // int(self._length[self.order.lots.index(first)])
-
     def micro_batches(self, step: int, rank: int, world: int) -> list[MicroBatch]:
         """A rank's share of a step: rows ``rank::world`` of it, in micro-batches."""
-        rows = self.rows(step)
-        length = int(self._length[rows.lot[0]])
-        height, reader = self.micro_rows(world) * (self.settings.row_length // length), self._readers[length]
+        rows, index, first = self.rows(step), self._segment(step), self.span(step)[0]
+        height = self.micro_rows(world) * (self.settings.row_length // self.row_length_of(index))
         mine = np.arange(rank, len(rows.row), world)
         made = []
-        for first in range(0, len(mine), height):
-            place = mine[first : first + height]
-            batch = reader.read(self._place[rows.lot[place]], rows.row[place], height)
+        for begin in range(0, len(mine), height):
+            place = mine[begin : begin + height]
+            if index in self._written:
+                at = first - self.segments[index].first_row + place
+                batch = self._written[index].read(np.zeros(len(at), dtype=np.int64), at, height)
+            else:
+                batch = self._read(rows.lot[place], rows.row[place], height)
             made.append(MicroBatch(batch, place, rows.source[place], rows.lot[place], rows.row[place]))
         return made
+
+    def gather(self, positions: Ints) -> Batch:
+        """Read the rows at positions of the run's order, all of one row length, from their lots."""
+        rows = self.order.rows(positions)
+        return self._read(rows.lot, rows.row, 0)
+
+    def end_of(self, index: int) -> int:
+        """Position at which a segment of the stage stops being in force."""
+        return self._ends[index]
+
+    def row_length_of(self, index: int) -> int:
+        """Tokens of a row of one of the stage's segments."""
+        lot = next(a.lot for a in allotments(self.segments[index]))
+        return int(self._length[self.order.lots.index(lot)])
+
+    def _read(self, lots: Ints, rows: Ints, height: int) -> Batch:
+        return self._readers[int(self._length[lots[0]])].read(self._place[lots], rows, height)
 
     def _segment(self, step: int) -> int:
         for index in range(len(self.segments) - 1, -1, -1):

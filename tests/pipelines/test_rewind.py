@@ -60,7 +60,7 @@ def test_a_rewind_voids_what_came_after_and_the_run_goes_on_without_the_excluded
 
 def test_what_cannot_be_done_is_refused_with_what_can(trained: RunParameters) -> None:
     root = trained.root
-    with pytest.raises(GristmillError, match=r"no checkpoint before step 7.*\n.*0, 5, 10"):
+    with pytest.raises(GristmillError, match=r"no checkpoint before step 7\n.*one of the steps 0, .*10, "):
         rewind(root, "tiny", 7)
     with pytest.raises(GristmillError, match="no step 9999"):
         rewind(root, "tiny", 9999)
