@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from curate.alarms import alarms_step, refuse_alarms
 from curate.curation import Curation
 from curate.deduplicate import check_preference, deduplicate_step, sign_step
 from curate.edit.steps import edit_documents
+from curate.estimates import estimates_step
 from curate.exclude import exclusion_steps
 from curate.filter import check_rules, rules_step, signals_step
 from curate.generations import read_generations
@@ -65,6 +67,7 @@ def deduplicate(c: Curation) -> None:
     """Exact and near duplicates among the documents that pass the rules."""
     c.extend(*sign_step(c))
     c.extend(*deduplicate_step(c))
+    c.extend(*estimates_step(c))
 
 
 def publish(c: Curation) -> Snapshot:
@@ -72,6 +75,8 @@ def publish(c: Curation) -> Snapshot:
     hold_out(c)
     c.extend(*verdicts_step(c))
     c.keep(*conservation_step(c))
+    c.extend(*alarms_step(c))
+    refuse_alarms(c)
     carried = {} if c.earlier is None else {step: entries for step, entries in c.earlier.steps.items() if step not in c.steps}
     snapshot = Snapshot(fingerprint(c.recipe.model_dump(mode="json"), c.sample), {**c.steps, **carried})
     write_snapshot(c.root, snapshot)

@@ -96,7 +96,7 @@ def check_preference(dedup: Dedup, own: Iterable[str] = ()) -> None:
 def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
     """A step, one shard a generation, that names for each duplicate among its documents the kept document it duplicates."""
     dedup = c.recipe.dedup
-    settings = dedup.model_dump(mode="json")
+    settings = dedup.model_dump(mode="json", exclude={"check"})
     before = c.before("dedup")
     inputs = [[entry.content for entry in c.steps[step]] for step in ("read", "signals", *map(step_name, c.recipe.signals), "sign")]
     task = {

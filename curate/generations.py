@@ -7,6 +7,7 @@ the entries of earlier generations are taken from the lake's snapshot as they ar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from schemas.recipe import Recipe
 from schemas.store import publish_json, read_json
 
 Json = Any
-FREE = {"name", "generations", "model", "training", "stages", "memory_bytes"}
+FREE: Json = dict.fromkeys(("name", "generations", "model", "training", "stages", "memory_bytes", "alarms"), True) | {"dedup": {"check"}}
 """Fields of a recipe that say nothing about the documents and lots of a generation."""
 PLACES = {"path", "paths", "files"}
 """Fields of any section that name places on a machine."""
@@ -82,7 +83,8 @@ def _source(label: str) -> str:
 def generation_settings(recipe: Recipe, sample: float, stated: bool = False) -> dict[str, Json]:
     """Everything but files and their places that a generation depends on; by choice only what the recipe states itself."""
     settings: dict[str, Json] = _without_places(recipe.model_dump(mode="json", exclude=FREE, exclude_defaults=stated))
-    return settings | {"sample": sample}
+    plain: dict[str, Json] = json.loads(json.dumps(settings | {"sample": sample}))
+    return plain
 
 
 def _without_places(value: Json) -> Json:

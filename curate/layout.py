@@ -22,11 +22,12 @@ from curate.curation import file_of, source_of
 from curate.pack import Packing, pack
 from curate.rules.expression import sandbox, validate_expression
 from curate.scores import content_of, read_signals, signal_files, signal_schema
+from curate.sql import connect, literal
 from curate.step import Json, Shard, ShardWriter, Step
 from curate.tokenize import LENGTHS
 from schemas.errors import RecipeError
 from schemas.manifest import Entry
-from schemas.recipe import Recipe
+from schemas.recipe import Recipe, Rehydration, Repeats, Source
 from schemas.store import publish_json
 
 REPEAT_DRAW = 0x52455045
@@ -48,22 +49,30 @@ def layout_step(
     spans = enumerate(zip([0, *ends], ends, strict=False))
     for (generation, (begin, end)), (name, source) in product(spans, recipe.sources.items()):
         mine = [shard for shard in range(begin, end) if source_of(tokens[shard]) == name]
-        by = {"difficulty": source.difficulty, "quality": source.repeats.by if source.repeats else None}
-        by = {column: sql for column, sql in by.items() if sql is not None}
-        curve = (
-            source.repeats.model_dump(exclude={"by"}) if source.repeats else {"drop": 0.0, "most": source.epochs, "power": 0.0, "rate": 0.0}
-        )
+        quality, curve, clusters = _uses(source, steps, generation)
+        by = {column: sql for column, sql in {"difficulty": source.difficulty, "quality": quality}.items() if sql is not None}
         draws = {"bins": settings.bins, "by": by, "curve": curve, "seed": recipe.seed}
         draws |= {"shorter": sorted(settings.lengths.items())} if settings.lengths else {}
         inputs: Json = [[tokens[shard].content for shard in mine], [content_of(steps, own, shard) for shard in mine] if by else [], draws]
+        inputs += [] if clusters is None else [clusters.content]
         task = draws | {
             "source": name,
             "pack": pack_settings(recipe),
+            "clusters": None if clusters is None else file_of(clusters, "clusters"),
             "lengths": [file_of(tokens[shard], "lengths") for shard in mine],
             "signals": [signal_files(steps, own, shard) for shard in mine],
         }
         shards.append(Shard(f"{name}/{generation:05d}", inputs, task))
     return Step("layout", 1, pack_settings(recipe), _layout), shards
+
+
+def _uses(source: Source, steps: Mapping[str, Sequence[Entry]], generation: int) -> tuple[str | None, Json, Entry | None]:
+    """How often documents are used: quality to rank by, the curve, and for uses by cluster size the entry with the clusters."""
+    if isinstance(source.repeats, Repeats):
+        return source.repeats.by, source.repeats.model_dump(exclude={"by"}), None
+    if isinstance(source.repeats, Rehydration):
+        return None, [list(pair) for pair in source.repeats.weights.items()], steps["dedup"][generation]
+    return None, {"drop": 0.0, "most": source.epochs, "power": 0.0, "rate": 0.0}, None
 
 
 def generation_of(layout: Entry) -> int:
@@ -81,7 +90,7 @@ def check_expressions(recipe: Recipe) -> None:
     for name, source in recipe.sources.items():
         if source.difficulty is not None:
             validate_expression(source.difficulty, columns, where=f"sources.{name}.difficulty")
-        if source.repeats is not None:
+        if isinstance(source.repeats, Repeats):
             validate_expression(source.repeats.by, columns, where=f"sources.{name}.repeats.by")
 
 
@@ -126,7 +135,8 @@ def _documents(root: Path, task: Json) -> pa.Table:
     table = pa.concat_tables(parts)
     table = table.set_column(table.column_names.index("tokens"), "tokens", pc.add(table.column("tokens"), specials(task["pack"])))
     ordered = {column: _places(table, np.concatenate(parts)) for column, parts in values.items()}
-    table = table.append_column("repeats", pa.array(_repeats(table, ordered.get("quality"), task)))
+    wanted = _wanted(table, ordered.get("quality"), task["curve"]) if task["clusters"] is None else _by_cluster(root, table, task)
+    table = table.append_column("repeats", pa.array(_repeats(table, wanted, task["seed"])))
     table = table.append_column("bin", pa.array(_bins(table, ordered.get("difficulty"), task["bins"])))
     return table.append_column("row_length", pa.array(_row_lengths(table, task)))
 
@@ -174,15 +184,39 @@ def _bins(table: pa.Table, places: NDArray[np.int64] | None, bins: int) -> NDArr
     return (places * bins // max(1, len(_train(table)))).astype(np.int32)
 
 
-def _repeats(table: pa.Table, places: NDArray[np.int64] | None, task: Json) -> NDArray[np.int32]:
+def _wanted(table: pa.Table, places: NDArray[np.int64] | None, curve: Json) -> NDArray[np.float64]:
+    """Uses of each document by its rank in quality, fractions and all; the same of each where none is declared."""
+    if isinstance(curve, list):  # by cluster size, and there are no duplicates
+        return np.full(table.num_rows, float(curve[0][1]))
+    if places is None:
+        return np.full(table.num_rows, float(curve["most"]))
+    rank = ((places + 0.5) / max(1, len(_train(table))) - curve["drop"]) / (1 - curve["drop"])
+    uses: NDArray[np.float64] = curve["most"] * np.maximum(rank, 0) ** curve["power"] * np.exp(curve["rate"] * (rank - 1))
+    return np.where(rank > 0, uses, 0.0)
+
+
+def _by_cluster(root: Path, table: pa.Table, task: Json) -> NDArray[np.float64]:
+    """Uses of each document by the size of its cluster, itself counted."""
+    with connect() as db:
+        db.register("kept", pa.table({"doc_id": table.column("doc_id").cast(pa.binary()), "place": np.arange(table.num_rows)}))
+        found = db.sql(
+            f"""
+            SELECT place, count(*) + 1 AS size FROM read_parquet({literal(str(root / task["clusters"]))}) c
+            JOIN kept ON kept.doc_id = c.kept_doc_id GROUP BY ALL
+            """
+        ).fetchnumpy()
+    sizes = np.ones(table.num_rows, dtype=np.int64)
+    sizes[found["place"]] = found["size"]
+    least, uses = (np.array(column) for column in zip(*task["curve"], strict=True))
+    chosen: NDArray[np.float64] = uses.astype(np.float64)[np.searchsorted(least, sizes, side="right") - 1]
+    return chosen
+
+
+def _repeats(table: pa.Table, wanted: NDArray[np.float64], seed: int) -> NDArray[np.int32]:
     """Uses of each document, 0 when held out: whole ones, and one more for the share that a hash of doc_id and seed draws."""
-    curve, train = task["curve"], ~table.column("held_out").to_numpy()
-    wanted = np.full(table.num_rows, float(curve["most"]))
-    if places is not None:
-        rank = ((places + 0.5) / max(1, int(train.sum())) - curve["drop"]) / (1 - curve["drop"])
-        wanted = np.where(rank > 0, wanted * np.maximum(rank, 0) ** curve["power"] * np.exp(curve["rate"] * (rank - 1)), 0.0)
+    train = ~table.column("held_out").to_numpy()
     whole = np.floor(wanted)
-    draw = id_hashes(column_array(table, "doc_id"), task["seed"] + REPEAT_DRAW) / 2.0**64
+    draw = id_hashes(column_array(table, "doc_id"), seed + REPEAT_DRAW) / 2.0**64
     repeats: NDArray[np.int32] = np.where(train, whole + (draw < wanted - whole), 0).astype(np.int32)
     return repeats
 

@@ -44,6 +44,7 @@ def run(
     no_prefect: Annotated[bool, Parameter(negative=(), help="Call the same functions without Prefect.")] = False,
 ) -> None:
     """Run a recipe from raw text to the end of its last stage, and sum it up."""
+    from pipelines.dedup_report import print_dedup
     from pipelines.progress import reporter
     from pipelines.summary import print_summary
 
@@ -59,6 +60,7 @@ def run(
         from pipelines.embedded import run_under_prefect
 
         run_under_prefect(parameters, console)
+    print_dedup(parameters.root, parameters.load(), console)
     print_summary(parameters.root, name, parameters.recipe, console)
 
 
@@ -66,6 +68,7 @@ def curate(
     recipe: Recipe, /, *, lake: Lake = LAKE, changes: Changes = (), workers: Workers = 0, sample: Sample = "100%", json: Json = False
 ) -> None:
     """Read, filter, deduplicate, hold out, tokenise and pack, without training."""
+    from pipelines.dedup_report import print_dedup
     from pipelines.progress import reporter
     from pipelines.run import curate_lake
     from pipelines.state import lake_status, print_sources
@@ -75,6 +78,7 @@ def curate(
         curate_lake(parameters, parameters.load(), progress)
     sources = lake_status(parameters.root)["sources"]
     _show(sources, json, print_sources)
+    print_dedup(parameters.root, parameters.load(), tables.console(stderr=json))
 
 
 def stage(

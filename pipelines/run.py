@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from curate.curate import curate
 from curate.curation import Curation
 from curate.engine import LocalExecutor
@@ -79,7 +81,8 @@ def sweep(root: Path) -> None:
 
 def curation(parameters: RunParameters, recipe: Recipe, progress: Progress) -> Curation:
     """The curation that the parameters ask for."""
-    return Curation(parameters.root, recipe, LocalExecutor(parameters.workers), progress, parameters.sample)
+    memory = recipe.memory_bytes or psutil.virtual_memory().total // 2
+    return Curation(parameters.root, recipe, LocalExecutor(parameters.workers), progress, parameters.sample, memory_bytes=memory)
 
 
 def pack_lots(state: Curation, snapshot: Snapshot) -> Snapshot:

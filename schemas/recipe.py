@@ -43,6 +43,34 @@ class Language(Strict):
     """A probability at or below it fails as language_score, as FineWeb does; null is off."""
 
 
+FINEWEB2 = {1: 1, 2: 2, 3: 3, 5: 5, 100: 8, 1000: 1}
+"""FineWeb2's copies by cluster size (Penedo et al. 2025): a text found 5 to 99 times is used 5 times, one found 1000 times once."""
+
+
+class Rehydration(Strict):
+    """How often documents may be used, by how many duplicates they stand for: what was found often may be worth more, up to a point."""
+
+    clusters: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(ge=0)]] | Literal["fineweb2"]
+    """Uses by the least cluster size to which they apply, from 1, the kept document counted; fineweb2 is {1: 1, 2: 2, 3: 3, 5: 5, 100: 8,
+    1000: 1} and, with 8, needs allow_many_epochs."""
+
+    @property
+    def weights(self) -> dict[int, float]:
+        """Uses by the least cluster size, ascending."""
+        return dict(sorted((FINEWEB2 if self.clusters == "fineweb2" else self.clusters).items()))
+
+    @property
+    def most(self) -> float:
+        """The most uses of any document."""
+        return max(self.weights.values())
+
+    @model_validator(mode="after")
+    def _from_one(self) -> Rehydration:
+        if 1 not in self.weights:
+            raise ValueError("'clusters' needs the uses of documents without duplicates, size 1")
+        return self
+
+
 class Source(Strict):
     """Where documents come from and how often they may be used."""
 
@@ -81,8 +109,8 @@ class Source(Strict):
     """How often each document may be used over the whole run; default 1, or 4 when clean. Above 7 needs allow_many_epochs.
 
     1.5 lets one half of the documents, drawn by hash, be used twice."""
-    repeats: Repeats | None = None
-    """Uses of each document by quality, in place of max_epochs."""
+    repeats: Repeats | Rehydration | None = None
+    """Uses of each document, by quality or by the size of its cluster of duplicates, in place of max_epochs."""
     allow_many_epochs: bool = False
     """The explicit word for max_epochs above 7."""
     holdout: bool = True
@@ -202,6 +230,21 @@ class Dedup(Strict):
     """Near-duplicate removal; null is off."""
     prefer: list[str] = ["bytes"]
     """SQL expressions over signals and document columns, higher is kept; ties go to the earlier source, then to the smaller doc_id."""
+    check: int = Field(default=0, ge=0, le=100_000)
+    """Near-duplicate pairs drawn in each run whose similarity is also estimated by datasketch: table estimates. 0 is none."""
+
+
+class Alarms(Strict):
+    """When deduplication looks faulty: rows of the table alarms, printed after each run."""
+
+    cluster_share: float = Field(default=0.01, gt=0, le=1)
+    """A cluster of more than this share of a source's documents (those that pass the rules) raises one."""
+    cluster_documents: int = Field(default=100, ge=2)
+    """A smaller cluster never does."""
+    drop_share: float = Field(default=0.9, gt=0, le=1)
+    """More than this share of a source's new documents being duplicates raises one."""
+    fatal: bool = False
+    """Whether an alarm fails the run; the lake's snapshot then stays what it was."""
 
 
 class EvaluationSet(Strict):
@@ -442,6 +485,10 @@ class Recipe(Strict):
     """Documents that someone asked not to use."""
     dedup: Dedup = Dedup()
     """Deduplication."""
+    alarms: Alarms = Alarms()
+    """When deduplication looks faulty."""
+    memory_bytes: int | None = Field(default=None, ge=256 << 20)
+    """Memory that steps over the whole corpus may use before they spill to the disk; null is half of the machine's. Changes no result."""
     holdout: Holdout = Holdout()
     """Held-out documents."""
     tokenizer: Tokenizer = Tokenizer()

@@ -125,6 +125,29 @@ CLUSTERS = pa.schema(
     ]
 )
 
+ALARMS = pa.schema(
+    [
+        column("source", pa.string(), "source name"),
+        column("kind", pa.string(), "oversized_cluster or drop_rate"),
+        column("share", pa.float64(), "share of the source's documents that pass the rules"),
+        column("limit", pa.float64(), "the recipe's limit"),
+        column("duplicates", pa.int64(), "duplicates in the cluster, or in the source"),
+        column("documents", pa.int64(), "documents of the source that pass the rules, of this generation"),
+        column("kept_doc_id", DOC_ID, "the document that the cluster keeps; null for a drop rate", True),
+        column("generation", pa.int32(), "generation of new data, from 0"),
+    ]
+)
+
+ESTIMATES = pa.schema(
+    [
+        doc_id("a near-duplicate drawn for dedup.check"),
+        column("kept_doc_id", DOC_ID, "the kept document that it was compared with"),
+        column("exact", pa.float64(), "exact Jaccard over word shingles"),
+        column("estimate", pa.float64(), "estimate of the run's sketch"),
+        column("datasketch", pa.float64(), "estimate of datasketch's MinHash of as many permutations"),
+    ]
+)
+
 HOLDOUT = pa.schema(
     [
         doc_id(),
@@ -286,6 +309,8 @@ TABLES: dict[str, pa.Schema] = {
     "languages": LANGUAGES,
     "failures": FAILURES,
     "clusters": CLUSTERS,
+    "alarms": ALARMS,
+    "estimates": ESTIMATES,
     "holdout": HOLDOUT,
     "verdicts": VERDICTS,
     "tokens": TOKENS,
