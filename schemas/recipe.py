@@ -145,6 +145,21 @@ class Source(Strict):
         return self
 
 
+class Transformer(Strict):
+    """A classifier of the transformers library in a local folder, weights as safetensors; needs the extra 'models'."""
+
+    path: str
+    """Folder of save_pretrained(), relative to the recipe's folder; none of its code is run and nothing is fetched."""
+    label: int | None = Field(default=None, ge=0)
+    """Output whose probability is the signal, from 0; null is the second of two. A model with one output gives that itself."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where it runs; part of what the signal is, since results differ in their last digits."""
+    batch: int = Field(default=32, ge=1, le=4096)
+    """Texts of a batch; part of what the signal is, likewise."""
+    max_tokens: int = Field(default=512, ge=2)
+    """Tokens of a text that the model sees; not above what it was made for."""
+
+
 class Signal(Strict):
     """A signal of the user's own, one number for each document, which rules and other expressions name like any signal.
 
@@ -157,6 +172,8 @@ class Signal(Strict):
     It returns a number (or null) for each document of the batch, from that document alone."""
     classifier: str | None = None
     """File of `gristmill classify train`, relative to the recipe's folder: the probability that a text is of the good kind, 0 to 1."""
+    transformer: Transformer | None = None
+    """A local transformers classifier."""
     version: int = Field(default=1, ge=0)
     """Raise it when the function's results change; lakes then compute the signal anew. A .py file's own content counts without it."""
     sources: list[str] | None = None
@@ -164,8 +181,8 @@ class Signal(Strict):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Signal:
-        if (self.python is None) == (self.classifier is None):
-            raise ValueError("a signal has either 'python' or 'classifier'")
+        if sum(kind is not None for kind in (self.python, self.classifier, self.transformer)) != 1:
+            raise ValueError("a signal has one of 'python', 'classifier' and 'transformer'")
         return self
 
 

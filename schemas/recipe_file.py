@@ -123,6 +123,8 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
         for kind, path in signal.items() if isinstance(signal, dict) else []:
             if kind == "classifier" or (kind == "python" and str(path).partition(":")[0].endswith(".py")):
                 signal[kind] = str(folder / str(path))
+            elif kind == "transformer" and isinstance(path, dict) and isinstance(path.get("path"), str):
+                path["path"] = str(folder / path["path"])
     decontaminate = value.get("decontaminate")
     sets = decontaminate.get("sets") if isinstance(decontaminate, dict) else None
     for each in sets.values() if isinstance(sets, dict) else []:

@@ -96,6 +96,10 @@ def _checked_type(sql: str, columns: pa.Schema | Sequence[str], where: str) -> s
     schema = columns if isinstance(columns, pa.Schema) else pa.schema([(name, pa.int64()) for name in columns])
     if len(sql) > MAX_LENGTH:
         raise RecipeError(f"the expression is {len(sql)} characters long; {MAX_LENGTH} are allowed", where=where, fix="make it shorter")
+    # Columns, functions and numbers are ASCII; anything else could only make a reader see another text than runs.
+    for place, char in enumerate(sql):
+        if not (" " <= char <= "~" or char in "\n\r\t"):
+            raise RecipeError(f"{sql!r} holds {char!r} at character {place + 1}", where=where, fix="use plain ASCII characters")
     if "--" in sql or "/*" in sql:
         raise RecipeError(f"{sql!r} holds a comment", where=where, fix="remove it")
     db = sandbox()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +17,8 @@ from curate.rules import validate_expression
 from curate.scores.classifier import Classifier, load_classifier
 from curate.scores.columns import signal_schema, step_name
 from curate.scores.python import GIVEN, code_of, load_function, score
+from curate.scores.transformer import check_model, folder_content
+from curate.scores.transformer import score as model_scores
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import RecipeError
 from schemas.recipe import Recipe, Signal
@@ -47,8 +48,10 @@ def check_signals(recipe: Recipe) -> None:
         validate_expression(name, signal_schema(recipe.signals), where=where)
         if signal.python is not None:
             load_function(signal.python, f"{where}.python")
-        else:
-            load_classifier(Path(str(signal.classifier)))
+        elif signal.classifier is not None:
+            load_classifier(Path(signal.classifier))
+        elif signal.transformer is not None:
+            check_model(Path(signal.transformer.path), signal.transformer.label, where)
 
 
 def score_steps(c: Curation) -> list[tuple[Step, list[Shard]]]:
@@ -58,34 +61,43 @@ def score_steps(c: Curation) -> list[tuple[Step, list[Shard]]]:
 
 def _score_step(c: Curation, name: str, signal: Signal) -> tuple[Step, list[Shard]]:
     settings: dict[str, Json] = {"signal": name, "version": signal.version}
+    model: dict[str, Json] = {}
     if signal.python is not None:
-        settings["python"] = code_of(signal.python)
-    else:
-        settings["classifier"] = checksum(Path(str(signal.classifier)))
+        settings["python"], model = code_of(signal.python), {"python": signal.python}
+    elif signal.classifier is not None:
+        settings["classifier"] = checksum(Path(signal.classifier))
+        model = {"classifier": signal.classifier, "content": settings["classifier"]}
+    elif signal.transformer is not None:
+        content = folder_content(Path(signal.transformer.path), f"signals.{name}")
+        settings["transformer"] = signal.transformer.model_dump(exclude={"path"}) | {"content": content}
+        model = {"transformer": settings["transformer"] | {"folder": signal.transformer.path}}
     wanted = set(c.recipe.sources if signal.sources is None else signal.sources)
     shards = []
     for shard, entry in enumerate(c.documents):
         path = c.path("read", "documents", shard) if source_of(entry) in wanted else None
-        model = {"python": signal.python, "classifier": signal.classifier, "file": settings.get("classifier")}
         task = {"documents": path, "signal": name, "where": f"signals.{name}: shard {entry.label}", **model}
         shards.append(Shard(entry.label, None if path is None else entry.content, task))
-    return Step(step_name(name), SCORES_VERSION, settings, _score, processes=signal.python is not None), shards
+    # Functions and models on the CPU use a thread of Python's or torch's each; models on a GPU share it.
+    apart = signal.python is not None or (signal.transformer is not None and signal.transformer.device == "cpu")
+    return Step(step_name(name), SCORES_VERSION, settings, _score, processes=apart), shards
 
 
 def _score(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if task["documents"] is None:
         return {"documents": 0}
     documents = pq.read_table(writer.root / task["documents"], columns=list(GIVEN), partitioning=None)
-    if task["python"] is not None:
+    if "python" in task:
         values = score(load_function(task["python"], task["where"]), documents, task["python"], task["where"])
+    elif "classifier" in task:
+        values = pa.array(_classifier(task["classifier"], task["content"]).score(column_array(documents, "text")))
     else:
-        values = pa.array(np.asarray(_classifier(task["classifier"], task["file"]).score(column_array(documents, "text"))))
+        values = model_scores(column_array(documents, "text"), task["transformer"])
     names = pa.repeat(task["signal"], documents.num_rows)
     writer.table("scores", pa.table([documents.column("doc_id"), names, values], names=SCORES.names))
     return {"documents": documents.num_rows, "bytes": documents.column("text").nbytes}
 
 
 @lru_cache(maxsize=8)
-def _classifier(path: str, file: str) -> Classifier:
-    """A classifier's file of that checksum, read once for all shards."""
+def _classifier(path: str, content: str) -> Classifier:
+    """A classifier's file of that content, read once for all shards."""
     return load_classifier(Path(path))
