@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from curate.corpus import column_array
 from curate.curation import Curation, source_of
-from curate.edit.failures import after_edits, edit_steps
+from curate.edit.failures import after_edits, edit_files
 from curate.exclude import exclusion_files, with_exclusions
 from curate.languages.step import language_rules
 from curate.rules import RULE_SETS, Rule, evaluate, resolve_rules
@@ -56,9 +56,9 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
         rules = rules_of(c.recipe, source_of(entry))
         own = list(c.recipe.signals)
         contents, paths = exclusion_files(c, shard)
-        edits = [(file.checksum, file.path) for step in edit_steps(c) if (file := c.steps[step][shard].files.get("failed"))]
-        task = {"signals": signal_files(c.steps, own, shard), "rules": rules, "exclusions": paths, "failed": [path for _, path in edits]}
-        shards.append(Shard(entry.label, [content_of(c.steps, own, shard), rules, *contents, [checksum for checksum, _ in edits]], task))
+        edits, failed = edit_files(c, shard)
+        task = {"signals": signal_files(c.steps, own, shard), "rules": rules, "exclusions": paths, "failed": failed}
+        shards.append(Shard(entry.label, [content_of(c.steps, own, shard), rules, *contents, edits], task))
     return Step("rules", 3, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
 
 

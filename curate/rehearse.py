@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from curate.corpus import Corpus, column_array, id_hashes, rows_of
 from curate.curate import measure, read
 from curate.curation import Curation, source_of
+from curate.edit.failures import after_edits, edit_files
 from curate.exclude import exclusion_files, with_exclusions
 from curate.filter import failures_of, rules_of
 from curate.scores import read_signals, signal_files
@@ -150,6 +151,7 @@ def _compare(c: Curation, snapshot: Snapshot, shard: int) -> pa.Table | None:
     rows = pa.array(rows_of(verdicts.column("locator").to_numpy()))
     failures = failures_of(read_signals(c.root, files), rules_of(c.recipe, source_of(c.documents[shard])))
     failures = with_exclusions(c.root, failures, exclusion_files(c, shard)[1])
+    failures = after_edits(c.root, edit_files(c, shard)[1], failures)
     now = column_array(failures, "failures").take(rows)
     failing, failed = _has_any(now), _has_any(column_array(verdicts, "failures"))
     alive = pc.not_equal(verdicts.column("state"), "dropped").to_numpy()

@@ -19,6 +19,12 @@ def edit_steps(c: Curation) -> list[str]:
     return [step for step in c.steps if step.startswith("edit_")]
 
 
+def edit_files(c: Curation, shard: int) -> tuple[list[str], list[str]]:
+    """Checksums and paths of the documents of a shard that edits dropped, for a step that reads them."""
+    files = [file for step in edit_steps(c) if (file := c.steps[step][shard].files.get("failed"))]
+    return [file.checksum for file in files], [file.path for file in files]
+
+
 def after_edits(root: Path, paths: Sequence[str], failures: pa.Table) -> pa.Table:
     """Lists of failed rules with those of edits before them.
 

@@ -59,7 +59,8 @@ def _of_set(entry: Mapping[str, Any], where: str) -> list[Rule]:
     """The rules of a set with its changes."""
     name = entry["set"]
     if name not in RULE_SETS:
-        raise RecipeError(f"unknown rule set {name!r}{nearest(str(name), RULE_SETS)}", where=f"{where}.set", fix="correct the name")
+        fix = "C4 rewrites text, so it is an edit: write `edits: [{edit: c4}]`" if name == "c4" else "correct the name"
+        raise RecipeError(f"unknown rule set {name!r}{nearest(str(name), RULE_SETS)}", where=f"{where}.set", fix=fix)
     if "name" in entry:
         raise RecipeError("'name' belongs to a rule with 'sql'", where=where, fix="remove it")
     rules = {rule.name: rule for rule in RULE_SETS[name].rules}

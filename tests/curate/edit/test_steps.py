@@ -9,6 +9,7 @@ import pytest
 from curate.curate import curate
 from curate.curation import Curation
 from curate.engine import LocalExecutor
+from curate.rehearse import NotStored, rehearse
 from curate.step import Silent
 from pipelines.export import texts as exported
 from pipelines.why import life
@@ -175,6 +176,12 @@ def test_a_changed_edit_redoes_it_and_what_follows_and_nothing_before(recipe_pat
     assert ran["edit_2"] > 0
 
 
+def test_what_if_knows_what_edits_dropped_and_that_another_edit_needs_a_pass(recipe_path, lake):
+    assert rehearse(lake, load_recipe(recipe_path)).effects == []
+    with pytest.raises(NotStored, match="needs a new pass"):
+        rehearse(lake, load_recipe(recipe_path, ["edits.0.off=[]"]))
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -182,12 +189,15 @@ def test_a_changed_edit_redoes_it_and_what_follows_and_nothing_before(recipe_pat
         ("edits.2.min_byte=3", "unknown field"),
         ("edits.1.sources=[wob]", "unknown source"),
         ("edits.0.edit=c5", "c5"),
-        ("edits.0.thresholds={too_few_words: 2}", None),
+        ("edits.0.thresholds={javascript: 2}", "javascript"),
+        ("edits.0.off=[too_few_words]", None),
     ],
 )
 def test_mistakes_in_edits_are_told_with_their_place(recipe_path, change, told):
     if told is None:
         load_recipe(recipe_path, [change])
+        with pytest.raises(RecipeError, match="keep one of the two"):
+            load_recipe(recipe_path, [change, "edits.0.thresholds={too_few_words: 2}"])
         return
     with pytest.raises(RecipeError, match=told):
         load_recipe(recipe_path, [change])
