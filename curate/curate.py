@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from curate.alarms import alarms_step, refuse_alarms
+from curate.blocklists import block_steps
 from curate.curation import Curation
 from curate.deduplicate import check_preference, deduplicate_step, sign_step
 from curate.edit.steps import edit_documents
@@ -53,7 +54,7 @@ def measure(c: Curation) -> None:
     """Signals of every document (counted in its text, its language where asked, the user's own), and what is excluded whatever its text."""
     c.extend(*signals_step(c))
     c.extend(*languages_step(c))
-    for step, shards in (*score_steps(c), *exclusion_steps(c)):
+    for step, shards in (*score_steps(c), *block_steps(c), *exclusion_steps(c)):
         c.extend(step, shards)
 
 

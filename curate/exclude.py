@@ -32,7 +32,7 @@ from schemas.store import checksum
 from schemas.tables import EXCLUSIONS, FAILURE
 
 Json = Any
-STEPS = ("permit", "decontaminate")
+STEPS = ("permit", "block", "decontaminate")
 _HOST = r"^[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?(?P<host>[^/:?#]+)"
 _ONCE = Lock()
 
@@ -70,7 +70,8 @@ def with_exclusions(root: Path, failures: pa.Table, paths: Sequence[str]) -> pa.
     return pa.table({"failures": pa.ListArray.from_arrays(pa.array(offsets), both, type=pa.list_(FAILURE))})
 
 
-def _shards(c: Curation, task: Json) -> list[Shard]:
+def exclusion_shards(c: Curation, task: Json) -> list[Shard]:
+    """Shards of a step that looks at every documents shard; ``task`` is the same for all."""
     made = []
     for shard, entry in enumerate(c.documents):
         mine = {"shard": shard, "source": source_of(entry), "documents": c.path("read", "documents", shard)}
@@ -78,7 +79,9 @@ def _shards(c: Curation, task: Json) -> list[Shard]:
     return made
 
 
-def _write(writer: ShardWriter, task: Json, documents: pa.Table, rows: NDArray[np.int64], columns: Mapping[str, Any]) -> Mapping[str, int]:
+def write_exclusions(
+    writer: ShardWriter, task: Json, documents: pa.Table, rows: NDArray[np.int64], columns: Mapping[str, Any]
+) -> Mapping[str, int]:
     """Publish the exclusions of some rows of a documents shard."""
     places = locators(task["shard"], documents.num_rows)[rows]
     ids = documents.column("doc_id").take(pa.array(rows))
@@ -100,7 +103,7 @@ def _decontaminate_step(c: Curation) -> tuple[Step, list[Shard]] | None:
     # A list, since the order of sets says which is named, and keys of JSON are sorted.
     settings = [wanted.ngram, wanted.min_words, [[name, fields[name], files[name]] for name in wanted.sets], CONTAMINATION_VERSION]
     task = {"decontaminate": wanted.model_dump_json(), "settings": json.dumps(settings), "batch_rows": c.batch_rows}
-    return Step("decontaminate", 1, settings, _decontaminate), _shards(c, task)
+    return Step("decontaminate", 1, settings, _decontaminate), exclusion_shards(c, task)
 
 
 def _decontaminate(writer: ShardWriter, task: Json) -> Mapping[str, int]:
@@ -121,7 +124,7 @@ def _decontaminate(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         "detail": pa.array([names[i][1] for i in item[rows]], pa.string()),
         "matches": pa.array(matches[rows]),
     }
-    return {**_write(writer, task, file.read(columns=["doc_id"]), rows, columns), "bytes": size}
+    return {**write_exclusions(writer, task, file.read(columns=["doc_id"]), rows, columns), "bytes": size}
 
 
 @lru_cache(maxsize=4)
@@ -151,7 +154,7 @@ def _permit_step(c: Curation) -> tuple[Step, list[Shard]] | None:
         return None
     settings = {"licenses": allowed, "domains": sorted({d.lower().strip(".") for d in domains}), "ids": sorted(map(_identity, ids))}
     key = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
-    return Step("permit", 1, key, _permit), _shards(c, settings)
+    return Step("permit", 1, key, _permit), exclusion_shards(c, settings)
 
 
 def _listed(patterns: Sequence[str], where: str) -> list[str]:
@@ -188,7 +191,7 @@ def _permit(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     found = dict(_unwanted(documents, task))
     rows = np.array(sorted(found), dtype=np.int64)
     columns = {name: pa.array([found[row][place] for row in sorted(found)], pa.string()) for place, name in enumerate(("reason", "detail"))}
-    return _write(writer, task, documents, rows, columns | {"matches": pa.nulls(len(rows), pa.int64())})
+    return write_exclusions(writer, task, documents, rows, columns | {"matches": pa.nulls(len(rows), pa.int64())})
 
 
 def _unwanted(documents: pa.Table, task: Json) -> Iterator[tuple[int, tuple[str, str]]]:

@@ -293,6 +293,20 @@ class OptOut(Strict):
     """Files of documents, each a doc_id in hex or source:id."""
 
 
+class Block(Strict):
+    """URLs that are not wanted: their documents are dropped as url_blocked, and the verdict's exclusion names the list and its entry.
+
+    Files hold one entry a line; lines that begin with # are comments, and a line that cannot be an entry is refused.
+    """
+
+    domains: list[str] = []
+    """Files of domains, which cover the domains below them; lines of a hosts file (0.0.0.0 name) too."""
+    urls: list[str] = []
+    """Files of URLs; compared without scheme, leading www., fragment, and parameters that only track."""
+    words: list[str] = []
+    """Files of words; one blocks a URL that has it as a whole word, percent-decoded and in any case."""
+
+
 class Holdout(Strict):
     """Held-out documents: drawn by hash of doc_id, with everything similar to them kept out of training."""
 
@@ -498,6 +512,8 @@ class Recipe(Strict):
     """Rules in the order in which they are reported."""
     decontaminate: Decontaminate | None = None
     """Evaluation sets that no document may hold."""
+    block: Block = Block()
+    """Block lists of URLs."""
     opt_out: OptOut = OptOut()
     """Documents that someone asked not to use."""
     dedup: Dedup = Dedup()

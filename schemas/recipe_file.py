@@ -130,6 +130,7 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
     for each in sets.values() if isinstance(sets, dict) else []:
         _absolute_lists(each, ("paths",), folder)
     _absolute_lists(value.get("opt_out"), ("domains", "ids"), folder)
+    _absolute_lists(value.get("block"), ("domains", "urls", "words"), folder)
     tokenizer = value.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("path"), str):
         tokenizer["path"] = str(folder / tokenizer["path"])

@@ -108,7 +108,7 @@ EXCLUSIONS = pa.schema(
         doc_id(),
         column("source", pa.string(), "its source"),
         column("locator", pa.uint64(), "its place: documents shard << 32 | row"),
-        column("reason", pa.string(), "contaminated_<set>, license_not_allowed, opted_out or forgotten"),
+        column("reason", pa.string(), "contaminated_<set>, license_not_allowed, opted_out, forgotten or url_blocked"),
         column("detail", pa.string(), "the evaluation item, licence, domain or list entry that it is for"),
         column("matches", pa.int64(), "places of the document that match evaluation items; null for the other reasons", True),
     ]
