@@ -26,6 +26,7 @@ from curate.corpus import column_array, locators, rows_of
 from curate.curation import Curation, source_of
 from curate.loose import LooseText, loose_files, loose_texts
 from curate.step import Shard, ShardWriter, Step
+from curate.tombstones import read_tombstones
 from schemas.errors import InputError
 from schemas.recipe import Decontaminate
 from schemas.store import checksum
@@ -150,9 +151,15 @@ def _place(text: LooseText) -> str:
 def _permit_step(c: Curation) -> tuple[Step, list[Shard]] | None:
     allowed = {name: source.licenses for name, source in c.recipe.sources.items() if source.licenses is not None}
     domains, ids = (_listed(getattr(c.recipe.opt_out, kind), f"opt_out.{kind}") for kind in ("domains", "ids"))
-    if not allowed and not domains and not ids:
+    tombstones = [name.hex() for name in read_tombstones(c.root).to_pylist()]
+    if not allowed and not domains and not ids and not tombstones:
         return None
-    settings = {"licenses": allowed, "domains": sorted({d.lower().strip(".") for d in domains}), "ids": sorted(map(_identity, ids))}
+    settings = {
+        "forgotten": tombstones,
+        "licenses": allowed,
+        "domains": sorted({d.lower().strip(".") for d in domains}),
+        "ids": sorted(map(_identity, ids)),
+    }
     key = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
     return Step("permit", 1, key, _permit), exclusion_shards(c, settings)
 
@@ -208,10 +215,10 @@ def _unwanted(documents: pa.Table, task: Json) -> Iterator[tuple[int, tuple[str,
         for row, host in enumerate(hosts.indices.to_pylist()):
             if host is not None and (domain := listed[host]) is not None:
                 yield row, ("opted_out", f"domain {domain}")
-    if task["ids"]:
-        ids = pa.array([bytes.fromhex(name) for name in task["ids"]], pa.binary(16))
+    for names, said in ((task["ids"], ("opted_out", "id")), (task["forgotten"], ("forgotten", "gristmill forget"))):
+        ids = pa.array([bytes.fromhex(name) for name in names], pa.binary(16))
         for row in np.flatnonzero(pc.is_in(documents.column("doc_id"), ids).to_numpy()).tolist():
-            yield row, ("opted_out", "id")
+            yield row, said
 
 
 def _domain(host: str, blocked: frozenset[str]) -> str | None:

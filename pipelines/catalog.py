@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from curate.sql import literal, located
+from curate.tombstones import PATH as FORGOTTEN_PATH
 from pipelines.macros import MACROS, SUMMARIES
 from pipelines.segment_tables import create_segment_tables
 from schemas.errors import LakeError
@@ -80,7 +81,12 @@ def is_current(root: Path) -> bool:
 
 def lake_state(root: Path) -> str:
     """Fingerprint of everything that the catalogue's text depends on."""
-    marked = [root / "snapshots/current.json", *sorted(root.glob("runs/*/segments.json")), *sorted(root.glob("runs/*/*/outcome.json"))]
+    marked = [
+        root / "snapshots/current.json",
+        root / FORGOTTEN_PATH,
+        *sorted(root.glob("runs/*/segments.json")),
+        *sorted(root.glob("runs/*/*/outcome.json")),
+    ]
     files = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in marked if path.is_file()]
     present = [str(path.relative_to(root)) for path in sorted(root.glob("runs/*/*/*")) if path.name in RUN_TABLES and any(path.iterdir())]
     schemas = {table: [f"{field.name} {field.type}" for field in schema] for table, schema in TABLES.items()}
@@ -118,6 +124,9 @@ def fill(db: Connection, root: Path, snapshot: Snapshot, state: str) -> None:
         if table == "plans":
             files = [str(path) for path in sorted(root.glob("runs/*/*/plan.parquet"))]
             db.execute(f"CREATE VIEW plans AS {_select('plans', files)}")
+        elif table == "forgotten":
+            files = [str(root / FORGOTTEN_PATH)] if (root / FORGOTTEN_PATH).is_file() else []
+            db.execute(f"CREATE VIEW forgotten AS {_select(table, files)}")
         elif table in RUN_TABLES:
             db.execute(f"CREATE VIEW {table} AS {_run_select(root, table)}")
         else:

@@ -19,7 +19,7 @@ EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (wi
 COMMANDS = {
     "Run": ("run", "curate", "stage", "train", "rewind", "generate"),
     "Ask": ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff"),
-    "Keep": ("snapshot", "export"),
+    "Keep": ("forget", "snapshot", "export"),
     "Set up": ("init", "schema", "doctor"),
 }
 """Command names by the group that help shows them in; each is a function of ``pipelines.commands``."""

@@ -311,6 +311,21 @@ def diff(
     _show(diff(place_of(a, lake), place_of(b, lake)), json, print_diff)
 
 
+def forget(
+    documents: Annotated[tuple[str, ...], Parameter(help="doc_ids in hex, records' own ids, or source:id.", negative=())] = (),
+    /,
+    *,
+    file: Annotated[Path | None, Parameter(help="A file of more documents, one a line.")] = None,
+    dry_run: Annotated[bool, Parameter(negative=(), help="Change nothing; only tell what holds them.")] = False,
+    lake: Lake = LAKE,
+    json: Json = False,
+) -> None:
+    """Take documents out of the lake for good, and list the lots, runs, steps and checkpoints that held them."""
+    from pipelines.forget import forget, print_forgotten
+
+    _show(forget(lake.absolute(), documents, file, dry_run), json, print_forgotten)
+
+
 def snapshot(
     *,
     keep: Annotated[str | None, Parameter(help="Give the current snapshot this name.")] = None,

@@ -35,7 +35,7 @@ def life(root: Path, name: str) -> dict[str, Json]:
         UnknownDocument: no document has that name, or several have.
     """
     with open_catalog(root) as db:
-        doc = _find(db, name)
+        doc = find_document(db, name)
         document = _one(db, "SELECT * EXCLUDE (text), text[:?] AS excerpt FROM documents WHERE doc_id = ? LIMIT 1", EXCERPT, doc)
         verdict = _one(db, "SELECT * EXCLUDE (doc_id, source, locator) FROM verdicts WHERE doc_id = ?", doc)
         signals = _one(db, "SELECT * EXCLUDE (doc_id) FROM signals WHERE doc_id = ? LIMIT 1", doc)
@@ -47,6 +47,7 @@ def life(root: Path, name: str) -> dict[str, Json]:
             "kept_instead": _kept_instead(db, verdict),
             "signals": signals,
             "scores": ask(db, "SELECT signal, value FROM scores WHERE doc_id = ? ORDER BY signal", doc),
+            "forgotten": bool(ask(db, "FROM forgotten WHERE doc_id = ?", doc)),
             "excluded": ask(db, "SELECT reason, detail, matches FROM exclusions WHERE doc_id = ? ORDER BY ALL", doc),
             "language": _one(db, "SELECT language, language_score FROM languages WHERE doc_id = ? LIMIT 1", doc),
             "repeats_of_its_id": ask(db, "SELECT path, record, detail FROM quarantine WHERE doc_id = ? ORDER BY ALL", doc),
@@ -81,7 +82,12 @@ FROM losses WHERE doc_id = ? AND tokens > 0 GROUP BY ALL ORDER BY run, step, att
 """
 
 
-def _find(db: Connection, name: str) -> str:
+def find_document(db: Connection, name: str) -> str:
+    """doc_id in hex of the only document with that name: the user's own id, or a doc_id or its beginning.
+
+    Raises:
+        UnknownDocument: none has it, or several have.
+    """
     # A whole id of the user's comes first: ids such as a1 would else be lost among the beginnings of doc_ids.
     found: list[tuple[str]] = db.execute("SELECT DISTINCT doc_id FROM documents WHERE id = ? ORDER BY ALL LIMIT 6", [name]).fetchall()
     prefix = name.lower()
@@ -115,6 +121,8 @@ def print_life(found: dict[str, Json], console: Console) -> None:
     lines: list[Any] = [Text(place), Text(f"{document['bytes']:,} bytes" + "".join(_known(document)))]
     console.print(Panel(Group(*lines, Text(document["excerpt"], style="dim")), title=f"document {found['doc_id']}", title_align="left"))
     _print_rows("Edits, in order (bytes)", found["edits"], console)
+    if found["forgotten"]:
+        console.print("Forgotten: its text was taken out of the lake; the next curation drops it.")
     _print_verdict(found, console)
     _print_signals(found["signals"], console)
     if (language := found["language"]) is not None:

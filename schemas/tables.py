@@ -114,6 +114,8 @@ EXCLUSIONS = pa.schema(
     ]
 )
 
+FORGOTTEN = pa.schema([doc_id("a document that the lake must not hold")])
+
 CLUSTERS = pa.schema(
     [
         doc_id("the duplicate"),
@@ -306,6 +308,7 @@ TABLES: dict[str, pa.Schema] = {
     "signals": SIGNALS_TABLE,
     "scores": SCORES,
     "exclusions": EXCLUSIONS,
+    "forgotten": FORGOTTEN,
     "languages": LANGUAGES,
     "failures": FAILURES,
     "clusters": CLUSTERS,

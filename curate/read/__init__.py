@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.read.arrow import read_arrow, saved_files
@@ -22,6 +23,7 @@ from curate.read.python import find_python, interpreter, read_python
 from curate.read.text import read_text
 from curate.read.warc import read_warc
 from curate.step import Shard, ShardWriter
+from curate.tombstones import blanked, read_tombstones
 from schemas.errors import InputError
 from schemas.recipe import Source
 from schemas.tables import DOCUMENTS
@@ -130,12 +132,23 @@ def read_shard(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     """
     intake = Intake(task["source"], task["settings"])
     groups = _groups(intake, _READERS[task["settings"]["reader"]], [Piece(*piece) for piece in task["pieces"]], task["places"])
+    tombstones = read_tombstones(writer.root)
+    if len(tombstones):
+        groups = _forgetting(intake, groups, tombstones)
     first = next(groups, None)
     if first is not None:
         writer.publish("documents", "parquet", lambda path: _write(path, itertools.chain([first], groups)))
         writer.files["documents"] = replace(writer.files["documents"], rows=intake.documents)
     writer.table("quarantine", intake.quarantine())
     return intake.counts()
+
+
+def _forgetting(intake: Intake, groups: Iterable[pa.Table], tombstones: pa.Array) -> Iterator[pa.Table]:
+    """Documents without what is to be forgotten, nor its bytes in the reader's count."""
+    for group in groups:
+        kept = blanked(group, tombstones)
+        intake.bytes_in -= pc.sum(pc.subtract(group.column("bytes"), kept.column("bytes"))).as_py()
+        yield kept
 
 
 def _groups(intake: Intake, read: Reader, pieces: Iterable[Piece], places: Iterable[str]) -> Iterator[pa.Table]:

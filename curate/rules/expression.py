@@ -196,7 +196,8 @@ def _function_problem(node: Node) -> str:
     if name not in FUNCTIONS or node.get("schema") or node.get("catalog"):
         return f"function {name!r} is not allowed{nearest(name, FUNCTIONS)}"
     orders = (node.get("order_bys") or {}).get("orders")
-    return f"{name!r} takes plain arguments only" if node.get("filter") or node.get("distinct") or orders else ""
+    special = node.get("filter") or node.get("distinct") or node.get("export_state") or orders
+    return f"{name!r} takes plain arguments only" if special else ""
 
 
 def _constant_problem(node: Node) -> str:
