@@ -9,39 +9,75 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
+from curate.signals.chunks import find_chunks
 from curate.signals.code import code_signals
+from curate.signals.code_points import ALPHA, SPACE, class_of
 from curate.signals.compression import lz_bytes, new_table
 from curate.signals.families import ALL, CODE, COMPRESSION, FILTERS, READING
-from curate.signals.hashing import shift_for
-from curate.signals.kernels import sources_digest
+from curate.signals.hashing import load_word, shift_for
+from curate.signals.kernels import kernel, sources_digest
 from curate.signals.lines import line_signals
-from curate.signals.ngrams import duplicate_ngrams, top_ngrams, word_hashes
+from curate.signals.ngrams import duplicate_ngrams, top_ngrams
 from curate.signals.tokenizer import english_rules, tokenize
 from curate.signals.words import reading_signals, word_signals
 from schemas.signals import SIGNALS
 
 N_BYTES = SIGNALS.get_field_index("n_bytes")
 N_CHARS = SIGNALS.get_field_index("n_chars")
+N_NEWLINES = SIGNALS.get_field_index("n_newlines")
+N_ALPHA_CHARS = SIGNALS.get_field_index("n_alpha_chars")
+N_DIGIT_CHARS = SIGNALS.get_field_index("n_digit_chars")
+N_UPPER_CHARS = SIGNALS.get_field_index("n_upper_chars")
+N_SPACE_CHARS = SIGNALS.get_field_index("n_space_chars")
 LZ_BYTES = SIGNALS.get_field_index("lz_bytes")
+HIGH_BITS = np.uint64(0x8080808080808080)
 
 
-@njit(nogil=True)
-def is_ascii(data):  # type: ignore[no-untyped-def]
-    """Whether no byte has its high bit set."""
-    seen = np.uint8(0)
-    for byte in data:
-        seen |= byte
-    return seen < 128
+@kernel
+def count_ascii(data, out):  # type: ignore[no-untyped-def]
+    """Adds the characters of each class among the ASCII ones of UTF-8 bytes; returns the number of code points.
+
+    Counts are kept in bytes over stretches of 255, so that one instruction adds 64 of them.
+    """
+    alphas = digits = capitals = spaces = newlines = others = np.int64(0)
+    for first in range(0, len(data), 255):
+        letter = digit = capital = space = newline = other = np.uint8(0)
+        for k in range(first, min(first + 255, len(data))):
+            byte = data[k]
+            letter += np.uint8(np.uint8((byte | np.uint8(32)) - np.uint8(97)) < np.uint8(26))
+            digit += np.uint8(np.uint8(byte - np.uint8(48)) < np.uint8(10))
+            capital += np.uint8(np.uint8(byte - np.uint8(65)) < np.uint8(26))
+            space += np.uint8((np.uint8(byte - np.uint8(9)) < np.uint8(5)) | (np.uint8(byte - np.uint8(28)) < np.uint8(5)))
+            newline += np.uint8(byte == np.uint8(10))
+            other += np.uint8(np.uint8(byte - np.uint8(128)) < np.uint8(64))
+        alphas, digits, capitals = alphas + np.int64(letter), digits + np.int64(digit), capitals + np.int64(capital)
+        spaces, newlines, others = spaces + np.int64(space), newlines + np.int64(newline), others + np.int64(other)
+    out[N_ALPHA_CHARS], out[N_DIGIT_CHARS], out[N_UPPER_CHARS] = alphas, digits, capitals
+    out[N_SPACE_CHARS], out[N_NEWLINES] = spaces, newlines
+    return len(data) - others
 
 
-@njit(nogil=True)
-def decode(data, codes):  # type: ignore[no-untyped-def]
-    """Writes the code points of UTF-8 bytes; returns how many. Arrow guarantees valid text; bytes that are not give some code point."""
-    n = 0
-    k = 0
+@kernel
+def decode(classes, data, codes, out):  # type: ignore[no-untyped-def]
+    """Writes the code points of UTF-8 bytes and adds the letters and spaces that are not ASCII; returns how many code points there are.
+
+    Arrow guarantees valid text; bytes that are not give some code point.
+    """
+    n = k = alphas = spaces = 0
     size = len(data)
     while k < size:
+        if k + 8 <= size and load_word(data, k) & HIGH_BITS == 0:
+            for j in range(8):
+                codes[n + j] = data[k + j]
+            n += 8
+            k += 8
+            continue
         lead = np.uint32(data[k])
+        k += 1
+        if lead < 0x80:
+            codes[n] = lead
+            n += 1
+            continue
         extra = 0
         if lead >= 0xF0:
             lead, extra = lead & np.uint32(7), 3
@@ -49,23 +85,18 @@ def decode(data, codes):  # type: ignore[no-untyped-def]
             lead, extra = lead & np.uint32(15), 2
         elif lead >= 0xC0:
             lead, extra = lead & np.uint32(31), 1
-        k += 1
         while extra > 0 and k < size:
             lead = (lead << np.uint32(6)) | (np.uint32(data[k]) & np.uint32(63))
             k += 1
             extra -= 1
         codes[n] = lead
         n += 1
+        mask = class_of(classes, lead)
+        alphas += int(mask & ALPHA != 0)
+        spaces += int(mask & SPACE != 0)
+    out[N_ALPHA_CHARS] += alphas
+    out[N_SPACE_CHARS] += spaces
     return n
-
-
-@njit(nogil=True)
-def count_newlines(c):  # type: ignore[no-untyped-def]
-    """Line feeds of a text."""
-    found = 0
-    for code in c:
-        found += code == 10
-    return found
 
 
 @njit(nogil=True)
@@ -75,38 +106,47 @@ def grown(array, size):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def text_signals(rules, c, s, scratch, out, families):  # type: ignore[no-untyped-def]
-    """Adds the signals of a text of at least one code point; `scratch` is what `new_scratch` gives, grown to the text."""
-    prefix, ends, places, slots, keys, counts, words, grams, sieve, levels = scratch
-    if families & CODE:
-        code_signals(rules.classes, c, out)
-    if families & FILTERS:
-        line_signals(rules.classes, c, count_newlines(c), keys, out)
-        n, _ = tokenize(rules, c, s, prefix, ends, places)
-        word_signals(rules.classes, s, ends, n, out)
-        if families & READING:
-            reading_signals(rules.classes, s, ends, n, out)
-        word_hashes(ends, n, prefix, rules.powers, words)
-        top_ngrams(ends, n, words, keys, counts, grams, slots, sieve, out)
-        duplicate_ngrams(ends, n, prefix, rules.powers, keys, grams, slots, sieve, levels, out)
+def chunk_room(size):  # type: ignore[no-untyped-def]
+    """Buffers for `size` chunks: starts, stops, hashes, classes inside."""
+    return np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.uint64), np.empty(size, np.uint32)
 
 
 @njit(nogil=True)
-def new_scratch(size):  # type: ignore[no-untyped-def]
-    """Buffers for texts of up to `size` code points: up to 100 bytes a code point."""
-    slots = np.int64(1) << (np.uint64(64) - shift_for(2 * size + 4))
-    return (
-        np.empty(size + 1, np.uint64),
-        np.empty(size, np.int64),
-        np.empty(size, np.int64),
-        np.empty(size, np.int32),
-        np.empty(slots, np.uint64),
-        np.empty(slots, np.int32),
-        np.empty(size, np.uint64),
-        np.empty(size, np.uint64),
-        np.empty(4 * slots, np.uint8),
-        np.empty(size, np.uint8),
-    )
+def gram_room(size):  # type: ignore[no-untyped-def]
+    """Buffers for the n-grams of `size` words: places, marks, prefixes; a table's keys, counts, first words; a sieve."""
+    slots = np.int64(1) << (np.uint64(64) - shift_for(size + 1))
+    places, marks, totals = np.empty(size, np.int32), np.empty(size, np.uint8), np.empty(size + 1, np.uint64)
+    table, counts, firsts = np.empty(slots, np.uint64), np.empty(slots, np.int32), np.empty(slots, np.int32)
+    return places, marks, totals, table, counts, firsts, np.empty(2 * slots, np.uint8)
+
+
+@njit(nogil=True)
+def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out, families):  # type: ignore[no-untyped-def]
+    """Adds the signals of words and lines of a text; returns its scratch (all arguments between `words` and `out`), grown to the text.
+
+    A page of `s` and `words`, which are as long as the longest text, takes memory only once a text has touched it.
+    """
+    ends, hashes, kinds = words
+    if len(chunks[0]) < out[N_SPACE_CHARS] + 2:
+        chunks = chunk_room(2 * out[N_SPACE_CHARS] + 2)
+    starts, stops, keys, inners = chunks
+    count, length = find_chunks(rules.classes, c, s, starts, stops, keys, inners)
+    lines = grown(lines, np.int64(1) << (np.uint64(64) - shift_for(2 * out[N_NEWLINES] + 4)))
+    line_signals(rules.classes, rules.powers, c, out[N_NEWLINES], count, starts, stops, keys, inners, lines, out)
+    longest = 0
+    for chunk in range(count):
+        longest = max(longest, stops[chunk] - starts[chunk])
+    prefix, pieces = grown(prefix, longest + 1), grown(pieces, 2 * longest)
+    n = tokenize(rules, s, count, starts, stops, keys, inners, prefix, ends, hashes, kinds, pieces)
+    word_signals(ends, hashes, kinds, n, out)
+    if families & READING:
+        reading_signals(rules.classes, s, ends, kinds, n, out)
+    if len(grams[0]) < n:
+        grams = gram_room(n)
+    places, marks, totals, table, counts, firsts, sieve = grams
+    top_ngrams(ends, n, hashes, table, counts, firsts, places, sieve, marks, out)
+    duplicate_ngrams(s[:length], ends, n, hashes, rules.powers, totals, table, places, sieve, marks, out)
+    return lines, chunks, prefix, pieces, grams
 
 
 @njit(nogil=True)
@@ -115,26 +155,41 @@ def fill_rows(rules, data, offsets, table, out, families):  # type: ignore[no-un
     longest = 1
     for row in range(len(offsets) - 1):
         longest = max(longest, offsets[row + 1] - offsets[row])
-    scratch = new_scratch(longest)
     narrow = np.empty(longest, np.uint8)
-    wide = np.empty(1, np.uint32)
-    codes = np.empty(1, np.uint32)
+    wide, codes = np.empty(1, np.uint32), np.empty(1, np.uint32)
+    words = np.empty(longest, np.int32), np.empty(longest, np.uint64), np.empty(longest, np.uint8)
+    lines, chunks = np.empty(1, np.uint64), chunk_room(1)
+    prefix, pieces, grams = np.empty(1, np.uint64), np.empty(1, np.int64), gram_room(1)
     for row in range(len(offsets) - 1):
         start, end = offsets[row], offsets[row + 1]
         text = data[start:end]
-        out[row, N_BYTES] = end - start
+        mine = out[row]
+        mine[N_BYTES] = end - start
         if start == end:
             continue
-        if is_ascii(text):
-            out[row, N_CHARS] = end - start
-            text_signals(rules, text, narrow, scratch, out[row], families)
-        else:
-            codes, wide = grown(codes, end - start), grown(wide, end - start)
-            size = decode(text, codes)
-            out[row, N_CHARS] = size
-            text_signals(rules, codes[:size], wide, scratch, out[row], families)
+        size = count_ascii(text, mine)
+        mine[N_CHARS] = size
+        ascii_only = size == end - start
+        if not ascii_only:
+            codes = grown(codes, end - start)
+            size = decode(rules.classes, text, codes, mine)
+        if families & CODE:
+            if ascii_only:
+                code_signals(rules.classes, text, mine)
+            else:
+                code_signals(rules.classes, codes[:size], mine)
+        if families & FILTERS:
+            if ascii_only:
+                lines, chunks, prefix, pieces, grams = filter_signals(
+                    rules, text, narrow, words, lines, chunks, prefix, pieces, grams, mine, families
+                )
+            else:
+                wide = grown(wide, size)
+                lines, chunks, prefix, pieces, grams = filter_signals(
+                    rules, codes[:size], wide, words, lines, chunks, prefix, pieces, grams, mine, families
+                )
         if families & COMPRESSION:
-            out[row, LZ_BYTES] = lz_bytes(data, start, end, table)
+            mine[LZ_BYTES] = lz_bytes(data, start, end, table)
 
 
 def _entry(digest: int) -> Callable[..., None]:

@@ -5,9 +5,8 @@ They let a recipe order well-formatted source first and drop generated or damage
 
 from __future__ import annotations
 
-from curate.signals.code_points import CAPITAL, DIGIT, SPACE
+from curate.signals.code_points import CAPITAL, DIGIT, SPACE, class_of
 from curate.signals.kernels import inlined, kernel
-from curate.signals.tokenizer import class_of
 from schemas.signals import SIGNALS
 
 LONG_LINE = 100

@@ -11,8 +11,11 @@ import unicodedata
 import numpy as np
 import numpy.typing as npt
 
+from curate.signals.kernels import inlined
+
 TABLE_SIZE = 0x40000
 """Code points from here on (none is a letter, a mark or white space) share the last entry."""
+LAST_CLASS = TABLE_SIZE - 1
 
 SPACE = np.uint32(1 << 0)  # white space by str.isspace
 BREAK = np.uint32(1 << 1)  # ends a line by str.splitlines
@@ -38,6 +41,8 @@ CLOSER = np.uint32(1 << 20)  # may stand between a sentence's end and the space 
 VOWEL = np.uint32(1 << 21)
 CAPITAL = np.uint32(1 << 22)  # ASCII capital letter
 INFIX = np.uint32(1 << 23)  # may split a word in its middle
+CONTENT = np.uint32(1 << 24)  # not in the punctuation set
+DETAIL = np.uint32(1 << 25)  # the counts of lines and sentences look at it
 
 _Ranges = tuple[tuple[int, int], ...]
 
@@ -105,6 +110,12 @@ _PREFIX_ONLY = "§%="
 _DASHES = "—–"
 
 
+@inlined
+def class_of(classes, code):  # type: ignore[no-untyped-def]
+    """The class mask of a code point."""
+    return classes[min(np.int64(code), LAST_CLASS)]
+
+
 def _mark(table: npt.NDArray[np.uint32], members: str | _Ranges, *flags: np.uint32) -> None:
     """Sets flags for the characters of a string or the ranges (inclusive ends) of a tuple."""
     for member in members:
@@ -143,6 +154,8 @@ def class_table() -> npt.NDArray[np.uint32]:
     _mark(table, ".!?…。！？｡", SENTENCE_END)
     _mark(table, "\"')]}’”»」』）", CLOSER)
     _mark(table, "aeiouyAEIOUY", VOWEL)
+    table[(table & PUNCT) == 0] |= CONTENT
+    table[(table & (HOT | SENTENCE_END | CLOSER)) != 0] |= DETAIL
     return table
 
 

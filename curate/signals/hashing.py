@@ -7,8 +7,13 @@ and more), at the cost of one n-gram counted as a repeat.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from numba import types
+from numba.core.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 from curate.signals.kernels import inlined, kernel
 
@@ -63,6 +68,22 @@ def part(prefix, powers, start, end):  # type: ignore[no-untyped-def]
 def home(key, shift):  # type: ignore[no-untyped-def]
     """First slot to try for a key in a table of 2 ** (64 - shift) slots."""
     return np.int64((key * SPREAD) >> shift)
+
+
+def _load_word(typingctx, array, index):  # type: ignore[no-untyped-def]
+    """The eight bytes from array[index] on as one uint64, wherever they lie; the caller keeps inside the array."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        layout = make_array(array)(context, builder, arguments[0])  # type: ignore[no-untyped-call]
+        place = builder.gep(layout.data, [arguments[1]])
+        loaded = builder.load(builder.bitcast(place, context.get_value_type(types.uint64).as_pointer()))
+        loaded.align = 1
+        return loaded
+
+    return types.uint64(array, types.intp), generate
+
+
+load_word: Any = intrinsic(_load_word)
 
 
 @kernel

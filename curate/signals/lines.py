@@ -1,32 +1,18 @@
-"""Lines and paragraphs of a text, by the three definitions that the rule sets use, in one pass over the code points."""
+"""Lines and paragraphs of a text, by the three definitions that the rule sets use, in one pass over its chunks."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from curate.signals.code_points import (
-    ALPHA,
-    BREAK,
-    CAPITAL,
-    CLOSER,
-    DIGIT,
-    SENTENCE_END,
-    SPACE,
-    TERMINAL,
-)
-from curate.signals.hashing import BASE, ONE, SPREAD, home, shift_for
+from curate.signals.code_points import BREAK, CLOSER, DETAIL, SENTENCE_END, TERMINAL, class_of
+from curate.signals.hashing import BASE, ONE, SPREAD, home, power, shift_for
 from curate.signals.kernels import inlined, kernel
-from curate.signals.tokenizer import class_of
 from schemas.signals import SIGNALS
 
 SHORT_LINE = 30
 PARAGRAPH_SALT = np.uint64(0x5851F42D4C957F2D)
 
 N_NEWLINES = SIGNALS.get_field_index("n_newlines")
-N_ALPHA_CHARS = SIGNALS.get_field_index("n_alpha_chars")
-N_DIGIT_CHARS = SIGNALS.get_field_index("n_digit_chars")
-N_UPPER_CHARS = SIGNALS.get_field_index("n_upper_chars")
-N_SPACE_CHARS = SIGNALS.get_field_index("n_space_chars")
 N_HASHES = SIGNALS.get_field_index("n_hashes")
 N_ELLIPSES = SIGNALS.get_field_index("n_ellipses")
 N_TEXT_LINES = SIGNALS.get_field_index("n_text_lines")
@@ -48,13 +34,8 @@ N_JAVASCRIPT = SIGNALS.get_field_index("n_javascript")
 N_SENTENCES = SIGNALS.get_field_index("n_sentences")
 
 
-def _packed(text: str) -> np.uint64:
-    """Eight small ASCII letters as the kernel's window of the last eight code points holds them."""
-    return np.uint64(int.from_bytes(text.encode(), "big"))
-
-
-IPSUM_TAIL = _packed("em ipsum")
-SCRIPT_TAIL = _packed("vascript")
+LINE_FEED = np.uint64(11)  # the code point and one, as every hash takes it
+LOREM, IPSUM, SCRIPT = (np.frombuffer(word, np.uint8) for word in (b"lorem", b"ipsum", b"javascript"))
 
 
 @inlined
@@ -69,17 +50,6 @@ def seen_before(table, shift, key):  # type: ignore[no-untyped-def]
         slot = (slot + 1) & (len(table) - 1)
     table[slot] = key
     return False
-
-
-@kernel
-def stripped(classes, c):  # type: ignore[no-untyped-def]
-    """The span of the text without white space at its ends."""
-    a, b = 0, len(c)
-    while a < b and class_of(classes, c[a]) & SPACE:
-        a += 1
-    while b > a and class_of(classes, c[b - 1]) & SPACE:
-        b -= 1
-    return a, b
 
 
 @kernel
@@ -124,23 +94,68 @@ def close_paragraph(start, end, value, table, shift, out):  # type: ignore[no-un
 
 
 @kernel
-def count_phrases(window, c, i, out):  # type: ignore[no-untyped-def]
-    """Counts the two phrases that may end at c[i], given the last eight code points in lower case."""
-    if window == IPSUM_TAIL and i >= 10 and c[i - 5] == 32:
-        if (c[i - 10] | 32) == 108 and (c[i - 9] | 32) == 111 and (c[i - 8] | 32) == 114:
-            out[N_LOREM_IPSUM] += 1
-    elif window == SCRIPT_TAIL and i >= 9 and (c[i - 9] | 32) == 106 and (c[i - 8] | 32) == 97:
-        out[N_JAVASCRIPT] += 1
+def same_letters(c, start, word):  # type: ignore[no-untyped-def]
+    """Whether c[start:] goes on with a word of small letters, in any case."""
+    for k in range(len(word)):  # noqa: SIM110
+        if (c[start + k] | 32) != word[k]:
+            return False
+    return True
 
 
 @kernel
-def line_signals(classes, c, newlines, table, out):  # type: ignore[no-untyped-def]
-    """Adds the line, paragraph and character counts of a text.
+def count_phrases(c, start, stop, before, out):  # type: ignore[no-untyped-def]
+    """Counts the phrases that end in the chunk c[start:stop], the chunk before it ending at `before`."""
+    if (c[start] | 32) == IPSUM[0] and stop - start >= 5 and start - before == 1 and c[before] == 32 and before >= 5:
+        out[N_LOREM_IPSUM] += int(same_letters(c, start, IPSUM) and same_letters(c, before - 5, LOREM))
+    for i in range(start, stop - len(SCRIPT) + 1):
+        if (c[i] | 32) == SCRIPT[0]:
+            out[N_JAVASCRIPT] += int(same_letters(c, i, SCRIPT))
+
+
+@kernel
+def chunk_details(classes, c, start, stop, out):  # type: ignore[no-untyped-def]
+    """Adds the marks in the part c[start:stop] of a chunk; returns whether a sentence ends where it does.
+
+    What stands before the part must neither be a full stop nor end a sentence.
+    """
+    sentence = False
+    dots = 0
+    for i in range(start, stop):
+        code = c[i]
+        mask = class_of(classes, code)
+        dots = dots + 1 if code == 46 else 0
+        if not mask & DETAIL:
+            sentence = False
+            continue
+        if dots == 3:
+            out[N_ELLIPSES] += 1
+            dots = 0
+        out[N_HASHES] += int(code == 35)
+        out[N_ELLIPSES] += int(code == 0x2026)
+        out[N_CURLY_BRACKETS] += int(code == 123)
+        if mask & SENTENCE_END:
+            # Full-width marks end a sentence without a space after them.
+            out[N_SENTENCES] += int(code >= 0x3000)
+            sentence = code < 0x3000
+        elif not mask & CLOSER:
+            sentence = False
+    return sentence
+
+
+@kernel
+def line_signals(classes, powers, c, newlines, chunks, starts, stops, hashes, inners, table, out):  # type: ignore[no-untyped-def]
+    """Adds the line, paragraph and sentence counts of a text.
 
     Args:
         classes: The class of each code point.
+        powers: Powers of the hash base.
         c: Code points of the text, at least one.
         newlines: How many of them are line feeds.
+        chunks: The number of chunks; what `find_chunks` wrote of them follows.
+        starts: Where each chunk starts in `c`, and room for one more.
+        stops: Where each ends.
+        hashes: The hash of each.
+        inners: The classes inside each.
         table: Scratch for hashes, a power of two long, at least 4 * (newlines + 2) rounded up.
         out: The row of signals to add to.
     """
@@ -148,78 +163,65 @@ def line_signals(classes, c, newlines, table, out):  # type: ignore[no-untyped-d
     table = table[: np.int64(1) << (np.uint64(64) - shift)]
     table[:] = 0
     size = len(c)
-    body, body_end = stripped(classes, c)
-    body_last = body_end - 1 if body < body_end else -1
-    line_start, para_start = 0, body
+    line_start, para_start = 0, 0
     line_value, para_value = np.uint64(0), np.uint64(0)
-    visible, in_para, sentence = False, True, False
+    visible, in_para, sentence = False, False, False
     first, last, piece_open = -1, -1, False
-    dots, digits, alphas, capitals, spaces = 0, 0, 0, 0, 0
-    window = np.uint64(0)
-    for i in range(size):
-        code = c[i]
-        mask = class_of(classes, code)
-        window = (window << np.uint64(8)) | (np.uint64(min(code, 255)) | np.uint64(32))
-        if mask & SPACE:
-            spaces += 1
-            dots = 0
+    starts[chunks] = size
+    i = 0
+    for chunk in range(chunks + 1):
+        start = int(starts[chunk])
+        inside = 0 < chunk < chunks
+        while i < start:
+            code = c[i]
             if sentence:
                 out[N_SENTENCES] += 1
                 sentence = False
-            if mask & BREAK and not (code == 13 and i + 1 < size and c[i + 1] == 10):
-                close_text_line(c, first, last, out)
-                first, piece_open = -1, False
-            else:
-                piece_open = True
-            if code == 10:
-                if i > line_start:
-                    close_line(classes, c, line_start, i, visible, line_value, table, shift, out)
-                line_start, line_value, visible = i + 1, np.uint64(0), False
-                if in_para and body <= i < body_end and c[i + 1] == 10:
-                    close_paragraph(para_start, i, para_value, table, shift, out)
-                    in_para = False
-                if in_para:
-                    para_value = para_value * BASE + np.uint64(11)
-                continue
+            piece_open = True
+            if code != 32:
+                if class_of(classes, code) & BREAK and not (code == 13 and i + 1 < size and c[i + 1] == 10):
+                    close_text_line(c, first, last, out)
+                    first, piece_open = -1, False
+                if code == 10:
+                    if i > line_start:
+                        close_line(classes, c, line_start, i, visible, line_value, table, shift, out)
+                    line_start, line_value, visible = i + 1, np.uint64(0), False
+                    if in_para and inside and c[i + 1] == 10:
+                        close_paragraph(para_start, i, para_value, table, shift, out)
+                        in_para = False
+                    para_value = para_value * BASE + LINE_FEED
+                    i += 1
+                    continue
+            if not in_para:
+                in_para, para_start, para_value = True, i, np.uint64(0)
+            term = np.uint64(code) + ONE
+            line_value = line_value * BASE + term
+            para_value = para_value * BASE + term
+            i += 1
+        if chunk == chunks:
+            break
+        stop = int(stops[chunk])
+        if chunk == 0 or not in_para:
+            in_para, para_start, para_value = True, start, np.uint64(0)
+        step = power(powers, stop - start)
+        line_value = line_value * step + hashes[chunk]
+        para_value = para_value * step + hashes[chunk]
+        if first < 0:
+            first = start
+        last = stop - 1
+        visible = piece_open = True
+        rest = class_of(classes, c[start]) | inners[chunk] if stop - start > 1 else np.uint32(0)
+        if rest & DETAIL:
+            sentence = chunk_details(classes, c, start, stop, out)
+        elif class_of(classes, c[last]) & DETAIL:
+            sentence = chunk_details(classes, c, last, stop, out)
         else:
-            visible, piece_open = True, True
-            last = i
-            if first < 0:
-                first = i
-            if mask & (ALPHA | DIGIT | CAPITAL):
-                alphas += int((mask & ALPHA) != 0)
-                digits += int((mask & DIGIT) != 0)
-                capitals += int((mask & CAPITAL) != 0)
-                dots = 0
-                sentence = False
-                if (window == IPSUM_TAIL) | (window == SCRIPT_TAIL):
-                    count_phrases(window, c, i, out)
-            else:
-                if code == 46:
-                    dots += 1
-                    if dots == 3:
-                        out[N_ELLIPSES] += 1
-                        dots = 0
-                else:
-                    dots = 0
-                    out[N_HASHES] += int(code == 35)
-                    out[N_ELLIPSES] += int(code == 0x2026)
-                    out[N_CURLY_BRACKETS] += int(code == 123)
-                if mask & SENTENCE_END:
-                    # Full-width marks end a sentence without a space after them.
-                    out[N_SENTENCES] += int(code >= 0x3000)
-                    sentence = code < 0x3000
-                elif not mask & CLOSER:
-                    sentence = False
-        if not in_para:
-            in_para, para_start, para_value = True, i, np.uint64(0)
-        term = np.uint64(code) + ONE
-        line_value = line_value * BASE + term
-        if i == body:
-            para_value = np.uint64(0)
-        para_value = para_value * BASE + term
-        if i == body_last:
-            close_paragraph(para_start, body_end, para_value, table, shift, out)
+            sentence = False
+        if stop - start >= len(IPSUM):
+            count_phrases(c, start, stop, int(stops[chunk - 1]) if chunk > 0 else np.int64(0), out)
+        if chunk == chunks - 1:
+            close_paragraph(para_start, stop, para_value, table, shift, out)
+        i = stop
     if piece_open:
         close_text_line(c, first, last, out)
     if size > line_start:
@@ -227,8 +229,7 @@ def line_signals(classes, c, newlines, table, out):  # type: ignore[no-untyped-d
     edges = int(c[0] == 10) + int(c[size - 1] == 10)
     out[N_LINES] += edges
     out[N_DUP_LINES] += edges // 2
-    if body == body_end:
+    if chunks == 0:
         out[N_PARAGRAPHS] += 1
     out[N_SENTENCES] += int(sentence)
-    out[N_NEWLINES], out[N_SPACE_CHARS] = newlines, spaces
-    out[N_ALPHA_CHARS], out[N_DIGIT_CHARS], out[N_UPPER_CHARS] = alphas, digits, capitals
+    out[N_NEWLINES] = newlines

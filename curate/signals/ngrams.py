@@ -1,40 +1,28 @@
 """Repeated word n-grams of a text: the most frequent 2-, 3- and 4-grams and the characters in repeated 5- to 10-grams.
 
-Two cascades leave almost nothing to hash, without changing a count. For the most frequent n-grams a key is the sequence of words: an
-n-gram can only repeat where both (n-1)-grams inside it do. For repeated n-grams the key is the words run together, as the rule asks, so
-equal keys may hide other word borders: there an n-gram of at least 8, 16 or 32 characters can only repeat where the stream's next 8, 16
-or 32 characters do, seen from the start of another word.
+Little is looked up by its full hash, without changing a count. A small table first counts, by place alone, how often the 2-gram at each
+word may occur; the most frequent n-gram is then sought among the words whose 2-grams occur often enough, and among more of them only
+where that was too few. For repeated n-grams the key is the words run together, as the rule asks, so equal keys may hide other word
+borders: an n-gram of at least 8, 16 or 32 characters can only repeat where the stream's next 8, 16 or 32 characters do, seen from the
+start of another word.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from curate.signals.hashing import ONE, SPREAD, home, part, power, shift_for
+from curate.signals.hashing import ONE, SPREAD, home, load_word, power, shift_for
 from curate.signals.kernels import inlined, kernel
 from curate.signals.lines import seen_before
 from schemas.signals import SIGNALS
 
 TOP_2_GRAM_CHARS = SIGNALS.get_field_index("top_2_gram_chars")
 DUP_5_GRAM_CHARS = SIGNALS.get_field_index("dup_5_gram_chars")
-FIRST_LEVEL = 8
-LAST_LEVEL = 32
-PAIR = np.uint64(0xD1342543DE82EF95)
-
-
-@inlined
-def count_key(keys, counts, shift, key):  # type: ignore[no-untyped-def]
-    """Counts a key; returns its slot."""
-    if key == 0:
-        key = ONE
-    slot = home(key, shift)
-    while keys[slot] != 0 and keys[slot] != key:
-        slot = (slot + 1) & (len(keys) - 1)
-    if keys[slot] == 0:
-        keys[slot] = key
-        counts[slot] = 0
-    counts[slot] += 1
-    return slot
+SHORT, MIDDLE, LONG = 8, 16, 32
+"""Lengths whose repeats are marked; each is also the mark's bit."""
+TINY, BRIEF = 1, 2
+"""Marks of words whose 5-grams are shorter than SHORT, and shorter than MIDDLE."""
+MOST = 255
 
 
 @inlined
@@ -46,160 +34,225 @@ def cleared(table, shift):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def filter_slot(key, shift):  # type: ignore[no-untyped-def]
-    """The place of a key in a filter."""
-    return np.int64((key * SPREAD) >> shift)
-
-
-@kernel
-def word_hashes(ends, n, prefix, powers, words):  # type: ignore[no-untyped-def]
-    """Writes the hash of each word."""
-    start = 0
-    for word in range(n):
-        # The length sets a word apart from its pieces: a separator that no word can hold.
-        words[word] = part(prefix, powers, start, ends[word]) * PAIR + np.uint64(ends[word] - start)
-        start = ends[word]
-
-
-@kernel
-def top_ngrams(ends, n, words, keys, counts, grams, slots, sieve, out):  # type: ignore[no-untyped-def]
-    """Adds the character counts of the most frequent 2-, 3- and 4-grams.
-
-    `words` holds the words' hashes. `grams` receives the hash of the n-gram at each word, extended from n to n + 1; `slots` is where
-    its count lies, -1 where the n-gram cannot repeat. Both are as long as the number of words; `sieve` as `mark_levels` needs it.
-    """
-    possible = pair_slots(n, words, grams, slots, sieve)
-    for size in range(2, 5):
-        total = n - size + 1
-        if total <= 0:
-            return
-        if size > 2:
-            for word in range(total):
-                if not (repeats(slots[word], counts) and repeats(slots[word + 1], counts)):
-                    slots[word] = -1
-        shift = shift_for(possible + 1)
-        table = cleared(keys, shift)
-        for word in range(total):
-            if slots[word] < 0:
-                continue
-            if size > 2:
-                grams[word] = joined(grams[word], words[word + size - 1])
-            slots[word] = count_key(table, counts, shift, grams[word])
-        best, best_word, possible = 1, 0, 0
-        for word in range(total):
-            slot = slots[word]
-            if slot >= 0 and counts[slot] > 1:
-                possible += 1
-                if counts[slot] > best:
-                    best, best_word = counts[slot], word
-        begin = ends[best_word - 1] if best_word > 0 else 0
-        out[TOP_2_GRAM_CHARS + size - 2] = (ends[best_word + size - 1] - begin + size - 1) * best
-
-
-@inlined
 def joined(gram, word):  # type: ignore[no-untyped-def]
     """The hash of an n-gram with one more word."""
     return (gram ^ (gram >> np.uint64(29))) * SPREAD + word
 
 
 @kernel
-def pair_slots(n, words, grams, slots, sieve):  # type: ignore[no-untyped-def]
-    """Writes the hash of the 2-gram at each word, and slot 0 where it may repeat, -1 where it does not; returns how many may."""
-    shift = shift_for(4 * n)
-    places = cleared(sieve, shift)
-    for word in range(n - 1):
-        key = joined(words[word], words[word + 1])
-        grams[word] = key
-        place = filter_slot(key, shift)
-        places[place] = min(places[place] + 1, 2)
-    possible = 0
-    for word in range(n - 1):
-        may = places[filter_slot(grams[word], shift)] > 1
-        slots[word] = 0 if may else -1
-        possible += int(may)
-    return possible
+def count_pairs(n, words, places, sieve, met):  # type: ignore[no-untyped-def]
+    """Sets met[word] to how often the 2-gram at each word may occur, at most MOST; returns the largest.
 
-
-@inlined
-def repeats(slot, counts):  # type: ignore[no-untyped-def]
-    """Whether the n-gram counted in a slot was met more than once."""
-    return slot >= 0 and counts[slot] > 1
-
-
-@kernel
-def mark_levels(ends, n, prefix, powers, grams, sieve, levels):  # type: ignore[no-untyped-def]
-    """Sets levels[word] to the longest of 0, 8, 16, 32 characters from the word's start that another word's start may share.
-
-    Hashes are only counted by place, so some words are marked in vain and none is missed. `sieve` has at least 8 places a word,
-    rounded up to a power of two; `grams` is scratch as long as the number of words.
+    `places` is scratch of n entries, `sieve` of at least 4 n rounded up to a power of two.
     """
-    stream = ends[n - 1]
-    levels[:n] = 0
-    required, length = 0, FIRST_LEVEL
-    members = n
-    while length <= LAST_LEVEL and members > 1:
-        shift = shift_for(4 * members)
-        places = cleared(sieve, shift)
-        step = power(powers, length)
-        start = 0
-        for word in range(n):
-            if levels[word] == required and start + length <= stream:
-                key = prefix[start + length] - prefix[start] * step
-                grams[word] = key
-                place = filter_slot(key, shift)
-                places[place] = min(places[place] + 1, 2)
-            start = ends[word]
-        members = 0
-        start = 0
-        for word in range(n):
-            if levels[word] == required and start + length <= stream and places[filter_slot(grams[word], shift)] > 1:
-                levels[word] = length
-                members += 1
-            start = ends[word]
-        required, length = length, 2 * length
-
-
-@inlined
-def level_for(length):  # type: ignore[no-untyped-def]
-    """The level a word must have for an n-gram of this length to repeat."""
-    if length >= LAST_LEVEL:
-        return LAST_LEVEL
-    if length >= 2 * FIRST_LEVEL:
-        return 2 * FIRST_LEVEL
-    return FIRST_LEVEL if length >= FIRST_LEVEL else 0
+    shift = shift_for(2 * n)
+    counts = cleared(sieve, shift)
+    for word in range(n - 1):
+        place = home(joined(words[word], words[word + 1]), shift)
+        places[word] = place
+        counts[place] = min(counts[place] + 1, MOST)
+    most = 0
+    for word in range(n - 1):
+        found = counts[places[word]]
+        met[word] = found
+        most = max(most, int(found))
+    return most
 
 
 @kernel
-def duplicate_ngrams(ends, n, prefix, powers, keys, grams, slots, sieve, levels, out):  # type: ignore[no-untyped-def]
-    """Adds the characters of repeated 5- to 10-grams; the arrays after `powers` are scratch."""
-    if n < 6:
+def frequent(size, least, n, met, places):  # type: ignore[no-untyped-def]
+    """Lists the words at which all 2-grams of the n-gram of `size` words may occur `least` times; returns how many."""
+    found = 0
+    for word in range(n - size + 1):
+        enough = met[word] >= least
+        for k in range(1, size - 1):
+            enough &= met[word + k] >= least
+        places[found] = word
+        found += int(enough)
+    return found
+
+
+@kernel
+def most_frequent(size, words, places, found, keys, counts, firsts):  # type: ignore[no-untyped-def]
+    """The largest count of an n-gram of `size` words among those at the listed words, and the first word of the first such."""
+    shift = shift_for(found + 1)
+    table = cleared(keys, shift)
+    best = first = 0
+    for place in range(found):
+        word = int(places[place])
+        key = words[word]
+        for k in range(1, size):
+            key = joined(key, words[word + k])
+        if key == 0:
+            key = ONE
+        slot = home(key, shift)
+        while table[slot] != 0 and table[slot] != key:
+            slot = (slot + 1) & (len(table) - 1)
+        if table[slot] == 0:
+            table[slot] = key
+            counts[slot] = 0
+            firsts[slot] = word
+        counts[slot] += 1
+        if counts[slot] > best:
+            best, first = int(counts[slot]), int(firsts[slot])
+        elif counts[slot] == best:
+            first = min(first, int(firsts[slot]))
+    return best, first
+
+
+@kernel
+def top_ngrams(ends, n, words, keys, counts, firsts, places, sieve, met, out):  # type: ignore[no-untyped-def]
+    """Adds the character counts of the most frequent 2-, 3- and 4-grams.
+
+    Args:
+        ends: The end of each word in the stream.
+        n: The number of words.
+        words: The hash of each word.
+        keys: Scratch, at least 2 (n + 1) rounded up to a power of two.
+        counts: Scratch, as long as `keys`.
+        firsts: Scratch, as long as `keys`.
+        places: Scratch, as long as the number of words.
+        met: Scratch, as long as the number of words.
+        sieve: Scratch as `count_pairs` needs it.
+        out: The row of signals to add to.
+    """
+    if n < 2:
         return
-    mark_levels(ends, n, prefix, powers, grams, sieve, levels)
+    bound = count_pairs(n, words, places, sieve, met)
+    # A guess that is too high costs another look, one that is too low many full hashes.
+    guess = bound - bound // 4
+    for size in range(2, min(n, 4) + 1):
+        best, first = 1, 0
+        least = max(guess, 2)
+        while bound > 1:
+            best, first = most_frequent(size, words, places, frequent(size, least, n, met, places), keys, counts, firsts)
+            if best >= least or least == 2:
+                break
+            least = max(best, 2)  # the true best occurs at least as often as the best of these
+        if best < 2:
+            best, first = 1, 0
+        begin = int(ends[first - 1]) if first > 0 else 0
+        out[TOP_2_GRAM_CHARS + size - 2] = (ends[first + size - 1] - begin + size - 1) * best
+        bound, guess = best, best // (4 if size == 2 else 2)
+
+
+@kernel
+def window(s, start, length):  # type: ignore[no-untyped-def]
+    """A hash of characters among s[start:start + length], for a length of 8, 16 or 32: equal where all are equal."""
+    key = load_word(s, start)
+    if s.itemsize == 1:
+        for at in range(SHORT, length, SHORT):
+            key = joined(key, load_word(s, start + at))
+        return key
+    # Four loads of two code points each, spread over the length.
+    for part_number in range(1, 4):
+        key = joined(key, load_word(s, start + (length - 2) * part_number // 3))
+    return key
+
+
+@kernel
+def mark_repeats(s, ends, n, length, needed, sieve, places, marks):  # type: ignore[no-untyped-def]
+    """Marks the words from whose start the next `length` characters may repeat from the start of another such word.
+
+    Hashes are only counted by place, so some words are marked in vain and none is missed.
+
+    Args:
+        s: The stream.
+        ends: The end of each word in it.
+        n: The number of words.
+        length: SHORT, MIDDLE or LONG.
+        needed: A mark that a word must have, or 0 for any word.
+        sieve: Scratch, at least 4 n rounded up to a power of two.
+        places: Scratch, as long as the number of words.
+        marks: Receives the mark `length`.
+    """
+    shift = shift_for(2 * n)
+    seen = cleared(sieve, shift)
+    start = 0
+    for word in range(n):
+        place = -1
+        if start + length <= len(s) and marks[word] & needed == needed:
+            place = home(window(s, start, length), shift)
+            seen[place] = min(seen[place] + 1, 2)
+        places[word] = place
+        start = int(ends[word])
+    for word in range(n):
+        if places[word] >= 0 and seen[places[word]] > 1:
+            marks[word] |= length
+
+
+@kernel
+def mark_for(length):  # type: ignore[no-untyped-def]
+    """The mark that a word must have for an n-gram of this length at it to repeat; 0 for none."""
+    return LONG if length >= LONG else MIDDLE if length >= MIDDLE else SHORT if length >= SHORT else 0
+
+
+@kernel
+def list_members(s, ends, n, sieve, places, marks):  # type: ignore[no-untyped-def]
+    """Lists in `places` the words at which an n-gram of five words or more may repeat, with their marks; returns how many."""
+    start = 0
+    for word in range(n - 4):
+        length = int(ends[word + 4]) - start
+        marks[word] = (length < SHORT) * TINY + (length < MIDDLE) * BRIEF
+        start = int(ends[word])
+    mark_repeats(s, ends, n - 4, MIDDLE, 0, sieve, places, marks)
+    mark_repeats(s, ends, n - 4, SHORT, BRIEF, sieve, places, marks)
+    mark_repeats(s, ends, n - 4, LONG, MIDDLE, sieve, places, marks)
     members = 0
     for word in range(n - 4):
-        start = ends[word - 1] if word > 0 else 0
-        if levels[word] >= level_for(ends[word + 4] - start):
-            slots[members] = word
-            members += 1
+        places[members] = word
+        members += int(marks[word] & (TINY | SHORT | MIDDLE) != 0)
+    return members
+
+
+@kernel
+def duplicate_ngrams(s, ends, n, words, powers, prefix, keys, places, sieve, marks, out):  # type: ignore[no-untyped-def]
+    """Adds the characters of repeated 5- to 10-grams.
+
+    Args:
+        s: The stream.
+        ends: The end of each word in it.
+        n: The number of words.
+        words: The hash of each word.
+        powers: Powers of the hash base.
+        prefix: Scratch, one longer than the number of words.
+        keys: Scratch, at least 2 n rounded up to a power of two.
+        places: Scratch, as long as the number of words.
+        marks: Scratch, as long as the number of words.
+        sieve: Scratch, at least 4 n rounded up to a power of two.
+        out: The row of signals to add to.
+    """
+    if n < 6:
+        return
+    members = list_members(s, ends, n, sieve, places, marks)
+    if members < 2:
+        return
+    prefix[0] = 0
+    start = 0
+    for word in range(n):
+        end = int(ends[word])
+        prefix[word + 1] = prefix[word] * power(powers, end - start) + words[word]
+        start = end
     for size in range(5, 11):
-        if members < 2:
-            return
         shift = shift_for(members)
         table = cleared(keys, shift)
         chars, resume, left = 0, 0, 0
         for member in range(members):
-            word = slots[member]
+            word = int(places[member])
             if word + size > n:
                 break
-            start = ends[word - 1] if word > 0 else 0
-            length = ends[word + size - 1] - start
-            if levels[word] < level_for(length):
+            length = int(ends[word + size - 1]) - (int(ends[word - 1]) if word > 0 else 0)
+            mark = mark_for(length)
+            if marks[word] & mark != mark:
+                # A longer one may repeat yet where a mark was only sought among words before shorter ones.
+                places[left] = word
+                left += int(mark == SHORT)
                 continue
-            slots[left] = word
+            places[left] = word
             left += 1
             if word < resume:
                 continue
-            if seen_before(table, shift, part(prefix, powers, start, start + length)):
+            if seen_before(table, shift, prefix[word + size] - prefix[word] * power(powers, length)):
                 chars += length
                 resume = word + size
         members = left

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from curate.signals.code_points import ALPHA, PUNCT, VOWEL
+from curate.signals.code_points import VOWEL, class_of
+from curate.signals.hashing import hash_text
 from curate.signals.kernels import kernel
-from curate.signals.tokenizer import class_of
+from curate.signals.tokenizer import IS_ALPHA, IS_CONTENT
 from schemas.signals import SIGNALS
 
 N_WORDS = SIGNALS.get_field_index("n_words")
@@ -19,46 +21,36 @@ N_SYLLABLES = SIGNALS.get_field_index("n_syllables")
 DIFFICULTY_MILLI = SIGNALS.get_field_index("difficulty_milli")
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
-_STOP_KEYS = np.array([int.from_bytes(b"\1" + word.encode(), "big") for word in STOP_WORDS], np.int64)
+STOP_SHIFT = np.uint64(9)
+STOP_SLOTS = 16
+
+
+def _stop_table() -> npt.NDArray[np.uint64]:
+    """The stop words' hashes, each in a slot of its own: four of its bits, so chosen that no two words share one."""
+    table = np.zeros(STOP_SLOTS, np.uint64)
+    for word in STOP_WORDS:
+        table[(hash_text(word) >> int(STOP_SHIFT)) % STOP_SLOTS] = hash_text(word)
+    return table
+
+
+STOPS = _stop_table()
 
 
 @kernel
-def stop_word_bit(s, a, b):  # type: ignore[no-untyped-def]
-    """The bit of the stop word that s[a:b] (2 to 4 long) is; 0 for none."""
-    key = np.int64(1)  # a leading one, so that leading NULs count
-    for k in range(a, b):
-        if s[k] > 127:
-            return 0
-        key = (key << 8) | np.int64(s[k])
-    for k in range(len(_STOP_KEYS)):
-        if key == _STOP_KEYS[k]:
-            return 1 << k
-    return 0
-
-
-@kernel
-def word_signals(classes, s, ends, n, out):  # type: ignore[no-untyped-def]
-    """Adds the counts of a text's words, given by their ends in the stream `s`."""
-    content = chars = alphas = stops = 0
+def word_signals(ends, hashes, kinds, n, out):  # type: ignore[no-untyped-def]
+    """Adds the counts of a text's words, given by their ends in the stream, their hashes and kinds."""
+    content = chars = alphas = stops = np.int64(0)
     start = 0
     for word in range(n):
-        end = ends[word]
-        has_content = has_alpha = False
-        for k in range(start, end):
-            mask = class_of(classes, s[k])
-            has_alpha |= (mask & ALPHA) != 0
-            has_content |= not mask & PUNCT
-            if has_alpha and has_content:
-                break
-        if has_content:
-            content += 1
-            chars += end - start
-        if has_alpha:
-            alphas += 1
-            if 2 <= end - start <= 4:
-                stops |= stop_word_bit(s, start, end)
+        end = int(ends[word])
+        has_content = np.int64(kinds[word]) & IS_CONTENT
+        content += has_content
+        chars += (end - start) * has_content
+        alphas += np.int64(kinds[word]) >> 1
+        slot = np.int64(hashes[word] >> STOP_SHIFT) & (STOP_SLOTS - 1)
+        stops |= np.int64(STOPS[slot] == hashes[word]) << slot
         start = end
-    found = 0
+    found = np.int64(0)
     while stops:
         found += stops & 1
         stops >>= 1
@@ -82,18 +74,13 @@ def syllables(classes, s, a, b):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def reading_signals(classes, s, ends, n, out):  # type: ignore[no-untyped-def]
+def reading_signals(classes, s, ends, kinds, n, out):  # type: ignore[no-untyped-def]
     """Adds syllables and the Flesch-Kincaid grade (Kincaid et al. 1975) in thousandths; needs the sentences and alphabetic words."""
     total = 0
     start = 0
     for word in range(n):
-        end = ends[word]
-        alphabetic = False
-        for k in range(start, end):
-            if class_of(classes, s[k]) & ALPHA:
-                alphabetic = True
-                break
-        if alphabetic:
+        end = int(ends[word])
+        if kinds[word] & IS_ALPHA:
             total += syllables(classes, s, start, end)
         start = end
     out[N_SYLLABLES] = total

@@ -152,6 +152,23 @@ def test_layout_of_code_is_counted() -> None:
     assert [row[name] for name in names] == [2, 1, 1, 1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("20°C.°C", ("20", "°", "C", ".", "°", "C")), ("°F.😀Why're 12", ("°", "F", ".", "😀", "Why're", "12"))],
+)
+def test_joined_words_may_fall_into_more_pieces(text: str, words: tuple[str, ...]) -> None:
+    """A degree sign and `C.` are two words, and the exception that they spell has three."""
+    assert words_of(text) == words
+    assert rows([text])[0]["n_words"] == len(words)
+
+
+@given(st.lists(st.sampled_from(["wo", "rd", "a", "longer", "thewordswerelong", ".", "é", "…"]), min_size=20, max_size=200))
+@settings(max_examples=150, deadline=None)
+def test_repeats_of_every_length_equal_the_oracle(words: list[str]) -> None:
+    """5-grams shorter than 8, 16 and 32 characters and longer ones take different ways."""
+    assert_equals_oracle(" ".join(words))
+
+
 def test_classes_are_those_of_the_running_python_where_unicode_14_agrees() -> None:
     classes = english_rules().classes
     assert all(bool(classes[code] & 1) == chr(code).isspace() for code in range(0x3100))
