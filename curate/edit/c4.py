@@ -18,9 +18,9 @@ from numba import njit
 from curate.dedup.exact import text_buffers
 from curate.edit.record import Edited, Failed
 from curate.signals.batch import decode
-from curate.signals.code_points import SPACE, TABLE_SIZE
+from curate.signals.code_points import SPACE, TABLE_SIZE, class_of
 from curate.signals.kernels import inlined, kernel, sources_digest
-from curate.signals.tokenizer import class_of, english_rules, tokenize
+from curate.signals.tokenizer import cut_text, english_rules
 from schemas.edits import C4_RULES
 
 C4_VERSION = 1
@@ -290,10 +290,9 @@ def count_sentences(rules, flags, line, a, b, enough):  # type: ignore[no-untype
     while at < b and count < enough:
         stop = piece_end(line, at, b)
         codes = np.empty(stop - at, np.uint32)
-        size = decode(line[at:stop], codes)
-        stream, prefix = np.empty(size, np.uint32), np.empty(size + 1, np.uint64)
-        ends, scratch = np.empty(size, np.int64), np.empty(size, np.int64)
-        words, _ = tokenize(rules, codes[:size], stream, prefix, ends, scratch)
+        size, _, _ = decode(rules.classes, line[at:stop], codes)
+        stream, ends = np.empty(size, np.uint32), np.empty(size, np.int32)
+        words = cut_text(rules, codes[:size], stream, ends)
         i, start = 0, 0
         for word in range(words + 1):
             first = i

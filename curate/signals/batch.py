@@ -58,8 +58,8 @@ def count_ascii(data, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def decode(classes, data, codes, out):  # type: ignore[no-untyped-def]
-    """Writes the code points of UTF-8 bytes and adds the letters and spaces that are not ASCII; returns how many code points there are.
+def decode(classes, data, codes):  # type: ignore[no-untyped-def]
+    """Writes the code points of UTF-8 bytes; returns how many there are, and how many letters and spaces among those beyond ASCII.
 
     Arrow guarantees valid text; bytes that are not give some code point.
     """
@@ -94,9 +94,7 @@ def decode(classes, data, codes, out):  # type: ignore[no-untyped-def]
         mask = class_of(classes, lead)
         alphas += int(mask & ALPHA != 0)
         spaces += int(mask & SPACE != 0)
-    out[N_ALPHA_CHARS] += alphas
-    out[N_SPACE_CHARS] += spaces
-    return n
+    return n, alphas, spaces
 
 
 @njit(nogil=True)
@@ -172,7 +170,9 @@ def fill_rows(rules, data, offsets, table, out, families):  # type: ignore[no-un
         ascii_only = size == end - start
         if not ascii_only:
             codes = grown(codes, end - start)
-            size = decode(rules.classes, text, codes, mine)
+            size, alphas, spaces = decode(rules.classes, text, codes)
+            mine[N_ALPHA_CHARS] += alphas
+            mine[N_SPACE_CHARS] += spaces
         if families & CODE:
             if ascii_only:
                 code_signals(rules.classes, text, mine)

@@ -334,22 +334,29 @@ def tokenize(rules, s, chunks, starts, stops, chunk_hashes, inners, prefix, ends
     return n
 
 
+@njit(nogil=True)
+def cut_text(rules, c, s, ends):  # type: ignore[no-untyped-def]
+    """Like `tokenize` for one short text, with scratch of its own: writes its stream and the ends of its words; returns their number."""
+    size = len(c)
+    starts, stops = np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)
+    keys, inners = np.empty(size + 1, np.uint64), np.empty(size + 1, np.uint32)
+    prefix, scratch = np.empty(size + 1, np.uint64), np.empty(2 * size, np.int64)
+    chunks, _ = find_chunks(rules.classes, c, s, starts, stops, keys, inners)
+    hashes, kinds = np.empty(size, np.uint64), np.empty(size, np.uint8)
+    return tokenize(rules, s, chunks, starts, stops, keys, inners, prefix, ends, hashes, kinds, scratch)
+
+
 def _entry(digest: int) -> Callable[..., int]:
     """The compiled entry point for single texts; see `curate.signals.kernels` for the digest."""
 
     @njit(nogil=True, cache=True)
     def cut(rules, c, s, ends, use_exceptions):  # type: ignore[no-untyped-def]
-        size = len(c)
-        prefix, scratch = np.empty(size + 1, np.uint64), np.empty(2 * size, np.int64)
-        hashes, kinds = np.empty(size, np.uint64), np.empty(size, np.uint8)
         if use_exceptions and digest >= 0:
-            starts, stops = np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)
-            keys, inners = np.empty(size + 1, np.uint64), np.empty(size + 1, np.uint32)
-            chunks, _ = find_chunks(rules.classes, c, s, starts, stops, keys, inners)
-            return tokenize(rules, s, chunks, starts, stops, keys, inners, prefix, ends, hashes, kinds, scratch)
+            return cut_text(rules, c, s, ends)
         s[:] = c
+        prefix = np.empty(len(c) + 1, np.uint64)
         write_prefixes(s, prefix)
-        return split_chunk(rules, s, prefix, 0, size, ends, 0, scratch, False)
+        return split_chunk(rules, s, prefix, 0, len(c), ends, 0, np.empty(len(c), np.int64), False)
 
     return cut  # type: ignore[no-any-return]
 
