@@ -1,0 +1,160 @@
+"""The whole job beside datatrove's: JSON lines packed by Zstandard to signals, filters, near-deduplication and Parquet.
+
+    python bench/curate.py --data FOLDER [--peer PYTHON] [--every N] [--threads 1,2]
+
+The product runs as `gristmill curate` runs it, up to the published snapshot: Gopher quality and repetition and FineWeb, exact and near
+duplicates verified by exact Jaccard under the leader policy. The kernels are compiled and the process is warm. PYTHON is an interpreter
+with `datatrove[processing]`, spacy and zstandard, which filters (C4's rules too), signs, buckets, clusters and writes the same corpus,
+thinned by ten, in one process. Times are processor times, all threads together, beside wall times; the machine's load moves both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+FLOOR_MB_S, FLOOR_RATIO, FLOOR_THREADS = 28.0, 110.0, 1.7
+SETS = ("gopher_quality", "gopher_repetition", "fineweb")
+FILES = 8
+"""Files of the corpus: shards, so that two threads have work."""
+PEER_SHARE = 10
+
+
+class Clock:
+    """A progress that keeps how long each step took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._began = 0.0
+
+    def start(self, step: str, total: int) -> None:
+        """A step begins."""
+        self._began = time.perf_counter()
+
+    def advance(self, step: str, counts: Mapping[str, int]) -> None:
+        """Nothing: steps are timed as wholes."""
+
+    def finish(self, step: str, done: int, skipped: int) -> None:
+        """A step ends."""
+        self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - self._began
+
+
+def write_corpus(folder: Path, texts: list[str]) -> float:
+    """Writes the corpus as FILES files of packed JSON lines; returns its megabytes of text."""
+    import zstandard
+
+    folder.mkdir(parents=True)
+    for number in range(FILES):
+        lines = "".join(json.dumps({"id": f"{number}-{i}", "text": text}) + "\n" for i, text in enumerate(texts[number::FILES]))
+        (folder / f"{number:02d}.jsonl.zst").write_bytes(zstandard.ZstdCompressor(3).compress(lines.encode()))
+    return sum(len(text.encode()) for text in texts) / 1e6
+
+
+def own_run(corpus: Path, lake: Path, threads: int) -> tuple[float, float, float, dict[str, float]]:
+    """Wall and processor seconds of one curation, the share of documents kept, and seconds by step."""
+    import pyarrow.parquet as pq
+
+    from curate.curate import curate
+    from curate.curation import Curation
+    from curate.engine import LocalExecutor
+    from schemas.recipe import Recipe
+
+    recipe = Recipe.model_validate(
+        {
+            "name": "bench",
+            "sources": {"bench": {"reader": "jsonl", "paths": [str(corpus / "*.zst")], "id_field": "id", "holdout": False}},
+            "shards": {"bytes": 1 << 22},
+            "rules": [{"set": name} for name in SETS],
+            "dedup": {"near": {"threshold": 0.8}},
+        }
+    )
+    clock = Clock()
+    wall, cpu = time.perf_counter(), time.process_time()
+    snapshot = curate(Curation(lake, recipe, LocalExecutor(threads), clock))
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    (file,) = snapshot.files("conservation")
+    row = pq.read_table(lake / file.path).to_pylist()[0]
+    return wall, cpu, row["kept"] / row["records_in"], clock.seconds
+
+
+def peer_seconds(corpus: Path, folder: Path) -> float:
+    """Processor seconds of datatrove's pipeline over a corpus; runs in the peer's environment."""
+    from datatrove.executor import LocalPipelineExecutor  # type: ignore[import-not-found]
+    from datatrove.pipeline import dedup, filters  # type: ignore[import-not-found]
+    from datatrove.pipeline.readers import JsonlReader  # type: ignore[import-not-found]
+    from datatrove.pipeline.writers import JsonlWriter, ParquetWriter  # type: ignore[import-not-found]
+
+    config = dedup.MinhashConfig(n_grams=5, num_buckets=14, hashes_per_bucket=8)
+    kept, signed, buckets, gone = (str(folder / name) for name in ("kept", "signatures", "buckets", "gone"))
+    chain = [
+        filters.GopherRepetitionFilter(),
+        filters.GopherQualityFilter(),
+        filters.C4QualityFilter(filter_no_terminal_punct=False),
+        filters.FineWebQualityFilter(),
+    ]
+    stages = [
+        ([JsonlReader(str(corpus), compression="zstd"), *chain, JsonlWriter(kept), dedup.MinhashDedupSignature(signed, config=config)], 1),
+        ([dedup.MinhashDedupBuckets(signed, buckets, config=config)], config.num_buckets),
+        ([dedup.MinhashDedupCluster(buckets, gone, config=config)], 1),
+        ([JsonlReader(kept), dedup.MinhashDedupFilter(gone), ParquetWriter(str(folder / "out"))], 1),
+    ]
+    start = os.times()
+    for number, (pipeline, tasks) in enumerate(stages):
+        LocalPipelineExecutor(pipeline, tasks=tasks, workers=1, logging_dir=str(folder / f"log{number}")).run()
+    end = os.times()
+    return sum(end[:4]) - sum(start[:4])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--peer", type=Path)
+    parser.add_argument("--every", type=int, default=4)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--as-peer", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.as_peer:
+        print(peer_seconds(options.data, options.as_peer))
+        return
+    if not options.data.is_dir():
+        sys.exit(f"no data in {options.data}: nothing is measured")
+    import pyarrow as pa
+    from rule_parity import documents
+
+    texts = [text for _, text in documents(options.data, options.every, {"en"})]
+    speeds: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        size, warm = write_corpus(root / "corpus", texts), write_corpus(root / "warm", texts[:: max(len(texts) // 400, 1)])
+        print(f"{len(texts)} English documents, {size:.1f} MB of text (warmed on {warm:.1f} MB)")
+        own_run(root / "warm", root / "lake-warm", 1)
+        for threads in map(int, options.threads.split(",")):
+            pa.set_cpu_count(threads)
+            runs = [own_run(root / "corpus", root / f"lake-{threads}-{turn}", threads) for turn in range(options.rounds)]
+            wall, cpu = min(run[0] for run in runs), min(run[1] for run in runs)
+            speeds[threads] = size / wall
+            print(f"{threads} threads: {size / wall:.1f} MB/s by the wall, {size / cpu:.1f} by the processor; kept {runs[0][2]:.1%}")
+            print("  " + ", ".join(f"{step} {spent:.2f} s" for step, spent in runs[-1][3].items()))
+            if threads == 1:
+                one = size / cpu
+        if 1 in speeds and 2 in speeds:
+            print(f"two threads over one: {speeds[2] / speeds[1]:.2f} (floor {FLOOR_THREADS}); one thread's floor {FLOOR_MB_S} MB/s")
+        if options.peer:
+            small = write_corpus(root / "thin", texts[::PEER_SHARE])
+            command = [options.peer, __file__, "--data", root / "thin", "--as-peer", root / "peer"]
+            answer = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
+            peer = small / float(answer.stdout.splitlines()[-1])
+            print(f"datatrove on {small:.1f} MB: {peer:.3f} MB/s; ratio {one / peer:.0f} (floor {FLOOR_RATIO:.0f})")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    main()
