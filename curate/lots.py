@@ -55,7 +55,7 @@ def build_lots(root: Path, recipe: Recipe, snapshot: Snapshot, executor: Executo
         return before + run_step(root, step, shards[len(before) :], executor, progress)
 
     tokenizer = run(*tokenizer_step(recipe, read[: ends[0]], verdicts[: ends[0]]))
-    tokens = run(*tokenize_step(tokenizer[0], read, verdicts))
+    tokens = run(*tokenize_step(recipe, tokenizer[0], read, verdicts))
     layouts = run(*layout_step(recipe, ends, tokens, snapshot.steps))
     packed = run(*pack_step(root, recipe, tokenizer[0], tokens, layouts))
     lots = run(*lots_step(recipe, ends, tokens, layouts, packed))

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from curate import middle
 from curate.corpus import Corpus, column_array, id_hashes, rows_of
-from curate.curation import file_of
+from curate.curation import file_of, source_of
 from curate.step import Json, Shard, ShardWriter, Step
 from schemas.errors import InputError
 from schemas.manifest import Entry
@@ -55,6 +56,7 @@ class Tokenizer(ABC):
         bos: id that begins a document.
         eos: id that ends a document.
         pad: id of empty positions.
+        middle: ids that begin prefix, suffix and middle of a document rearranged to fill in the middle; None where it has none.
     """
 
     fingerprint: str
@@ -62,6 +64,7 @@ class Tokenizer(ABC):
     bos: int
     eos: int
     pad: int
+    middle: tuple[int, int, int] | None = None
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -73,12 +76,13 @@ class Tokenizer(ABC):
 
 
 class ByteTokenizer(Tokenizer):
-    """UTF-8 bytes as ids 0 to 255, then BOS, EOS and PAD."""
+    """UTF-8 bytes as ids 0 to 255, then BOS, EOS and PAD, and where asked for the three of fill-in-the-middle."""
 
-    vocabulary, bos, eos, pad = 259, 256, 257, 258
+    bos, eos, pad = 256, 257, 258
 
-    def __init__(self, fingerprint: str = "") -> None:
-        self.fingerprint = fingerprint
+    def __init__(self, fingerprint: str = "", *, fills_middle: bool = False) -> None:
+        self.fingerprint, self.vocabulary = fingerprint, 262 if fills_middle else 259
+        self.middle = (259, 260, 261) if fills_middle else None
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """See ``Tokenizer``."""
@@ -114,6 +118,9 @@ class PairTokenizer(Tokenizer):
         self.fingerprint = fingerprint
         self.vocabulary = max(ids.values()) + 1
         self.bos, self.eos, self.pad = (_special(ids, names, path) for names in (BOS_NAMES, EOS_NAMES, PAD_NAMES))
+        found = [next((ids[name] for name in names if name in ids), None) for names in middle.NAMES]
+        known = [token for token in found if token is not None]
+        self.middle = (known[0], known[1], known[2]) if len(known) == 3 else None
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """See ``Tokenizer``."""
@@ -150,13 +157,18 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if not path.is_file():
         raise InputError("no such tokenizer", where=str(path), fix="check the path in the recipe's tokenizer section")
     fingerprint = checksum(path)
-    return ByteTokenizer(fingerprint) if path.read_bytes().strip() == BYTE_FILE else PairTokenizer(path, fingerprint)
+    content = path.read_bytes() if path.stat().st_size < 100 else b""
+    if content in BYTE_FILES.values():
+        return ByteTokenizer(fingerprint, fills_middle=content == BYTE_FILES[True])
+    return PairTokenizer(path, fingerprint)
 
 
 BYTE_FILE = b'{"tokenizer": "byte", "version": 1}'
+BYTE_FILES = {False: BYTE_FILE, True: b'{"tokenizer": "byte", "version": 1, "fill_in_the_middle": true}'}
+"""The byte tokenizer's file, without and with the tokens of fill-in-the-middle."""
 
 
-def train_pairs(texts: Iterator[str], vocabulary: int) -> str:
+def train_pairs(texts: Iterator[str], vocabulary: int, special: Sequence[str] = (BOS, EOS, PAD)) -> str:
     """Train byte-level pairs (Sennrich et al. 2016; bytes as in GPT-2) and return the tokenizer.json.
 
     The same bytes for any number of threads.
@@ -168,7 +180,7 @@ def train_pairs(texts: Iterator[str], vocabulary: int) -> str:
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=[BOS, EOS, PAD], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False)
     inner.train_from_iterator(texts, trainer)
     return str(inner.to_str())
 
@@ -186,16 +198,21 @@ def tokenizer_step(recipe: Recipe, read: Sequence[Entry], verdicts: Sequence[Ent
     """
     settings = recipe.tokenizer
     inputs: Json = None
-    task: dict[str, Json] = {"kind": settings.kind}
+    fills = {"fills_middle": True} if any(source.fill_in_the_middle for source in recipe.sources.values()) else {}
+    task: dict[str, Json] = {"kind": settings.kind, **fills}
     if settings.kind == "bpe":
         draw = {"vocabulary": settings.vocabulary, "sample_bytes": settings.sample_bytes, "seed": recipe.seed}
         inputs = [[entry.content for entry in read], [entry.content for entry in verdicts], draw]
         task |= draw | {"documents": [file_of(e, "documents") for e in read], "verdicts": [file_of(e, "verdicts") for e in verdicts]}
     elif settings.kind == "file":
         path = Path(str(settings.path))
-        inputs = load_tokenizer(path).fingerprint
+        loaded = load_tokenizer(path)
+        if fills and loaded.middle is None:
+            names = ", ".join(middle.TOKENS)
+            raise InputError(f"it has no tokens to fill in the middle, such as {names}", where=str(path), fix="add them to the file")
+        inputs = loaded.fingerprint
         task["path"] = str(path)
-    return Step("tokenizer", 1, {"kind": settings.kind}, _make_tokenizer), [Shard(settings.kind, inputs, task)]
+    return Step("tokenizer", 1, {"kind": settings.kind, **fills}, _make_tokenizer), [Shard(settings.kind, inputs, task)]
 
 
 def _make_tokenizer(writer: ShardWriter, task: Json) -> Mapping[str, int]:
@@ -203,9 +220,10 @@ def _make_tokenizer(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if task["kind"] == "bpe":
         texts = _sample(writer.root, task)
         counts = {"bytes": sum(len(text.encode()) for text in texts), "documents": len(texts)}
-        content = train_pairs(iter(texts), task["vocabulary"]).encode()
+        special = (BOS, EOS, PAD, *(middle.TOKENS if task.get("fills_middle") else ()))
+        content = train_pairs(iter(texts), task["vocabulary"], special).encode()
     else:
-        content = BYTE_FILE if task["kind"] == "byte" else Path(task["path"]).read_bytes()
+        content = BYTE_FILES["fills_middle" in task] if task["kind"] == "byte" else Path(task["path"]).read_bytes()
     writer.publish("tokenizer", "json", lambda path: _write(path, content))
     return {**counts, "vocabulary": load_tokenizer(writer.root / writer.files["tokenizer"].path).vocabulary}
 
@@ -234,14 +252,16 @@ def _sample(root: Path, task: Json) -> list[str]:
     return texts
 
 
-def tokenize_step(tokenizer: Entry, read: Sequence[Entry], verdicts: Sequence[Entry]) -> tuple[Step, list[Shard]]:
+def tokenize_step(recipe: Recipe, tokenizer: Entry, read: Sequence[Entry], verdicts: Sequence[Entry]) -> tuple[Step, list[Shard]]:
     """The step from documents shards to the token ids of their kept and held-out documents (table ``tokens``, file ``lengths``)."""
     file = tokenizer.files["tokenizer"]
     shards = []
     for shard, (documents, judged) in enumerate(zip(read, verdicts, strict=True)):
         paths = {"documents": file_of(documents, "documents"), "verdicts": file_of(judged, "verdicts")}
-        task = {"shard": shard, "tokenizer": file.path, **paths}
-        shards.append(Shard(documents.label, [documents.content, judged.content, shard], task))
+        share = recipe.sources[source_of(documents)].fill_in_the_middle
+        fills = {"share": share, "seed": recipe.seed} if share else None
+        task = {"shard": shard, "tokenizer": file.path, **paths, "middle": fills}
+        shards.append(Shard(documents.label, [documents.content, judged.content, shard, *([fills] if fills else [])], task))
     return Step("tokenize", 1, {"tokenizer": file.checksum}, _tokenize), shards
 
 
@@ -255,7 +275,8 @@ def _tokenize(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     )
     if not judged.num_rows:
         return counts
-    ids, offsets = _encode(Corpus(writer.root, [task["documents"]]), judged, load_tokenizer(writer.root / task["tokenizer"]))
+    tokenizer = load_tokenizer(writer.root / task["tokenizer"])
+    ids, offsets = _encode(Corpus(writer.root, [task["documents"]]), judged, tokenizer, task["middle"])
     writer.table("tokens", judged.select(["doc_id", "locator"]).append_column("tokens", pa.LargeListArray.from_arrays(offsets, ids)))
     held_out = np.equal(column_array(judged, "state").to_pylist(), "held_out")
     sizes, lengths = judged.column("bytes").to_numpy(), np.diff(offsets)
@@ -273,13 +294,21 @@ def _tokenize(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     }
 
 
-def _encode(corpus: Corpus, judged: pa.Table, tokenizer: Tokenizer) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Ids and offsets of a shard's documents, a few megabytes of text at a time."""
+def _encode(corpus: Corpus, judged: pa.Table, tokenizer: Tokenizer, fills: Json) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Ids and offsets of a shard's documents, a few megabytes of text at a time; ``fills`` says which are to fill in the middle."""
     documents = corpus.table(0, ["text"])
     assert documents is not None  # judged documents exist
     rows = rows_of(judged.column("locator").to_numpy())
     texts = column_array(documents, "text")
     batch = np.cumsum(judged.column("bytes").to_numpy()) // BATCH_BYTES
-    pieces = [tokenizer.encode_batch(texts.take(pa.array(rows[batch == b])).to_pylist()) for b in np.unique(batch)]
+    pieces = []
+    for b in np.unique(batch):
+        some = texts.take(pa.array(rows[batch == b])).to_pylist()
+        if fills is None:
+            pieces.append(tokenizer.encode_batch(some))
+        else:
+            mine = judged.filter(pa.array(batch == b))
+            trained = np.equal(column_array(mine, "state").to_pylist(), "kept")
+            pieces.append(middle.encode(tokenizer, some, column_array(mine, "doc_id"), fills, trained))
     lengths = np.concatenate([np.diff(offsets) for _, offsets in pieces])
     return np.concatenate([ids for ids, _ in pieces]), _offsets(lengths, len(lengths))

@@ -17,7 +17,7 @@ EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (wi
 {SAVED} stopped by a signal, the state is saved, run the same command again; {CTRL_C} Ctrl-C, likewise."""
 
 COMMANDS = {
-    "Run": ("run", "curate", "stage", "train", "rewind", "generate"),
+    "Run": ("run", "curate", "stage", "train", "rewind", "score", "generate"),
     "Ask": ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff"),
     "Keep": ("forget", "snapshot", "export"),
     "Set up": ("init", "schema", "doctor"),

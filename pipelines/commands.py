@@ -157,6 +157,26 @@ def rewind(
     _show(asdict(rewind(lake.absolute(), run, to, *parse_exclusions(exclude))), json, print_rewound)
 
 
+def score(
+    output: Annotated[Path, Parameter(name=["--output", "-o"], help="Parquet file to write.")],
+    *,
+    run: Annotated[str | None, Parameter(help="Run whose newest model scores; needed only where the lake has several.")] = None,
+    lake: Lake = LAKE,
+    json: Json = False,
+) -> None:
+    """Measure the loss of a run's model on every document, for curricula and rules by it."""
+    from rich.progress import Progress
+
+    from pipelines.generate import only_run
+    from pipelines.score import print_scores, score_documents
+
+    root = lake.absolute()
+    with Progress(console=tables.console(stderr=True), transient=True) as bar:
+        task = bar.add_task("rows", total=None)
+        found = score_documents(root, run or only_run(root), output, lambda done, total: bar.update(task, completed=done, total=total))
+    _show(found, json, print_scores)
+
+
 def sql(
     query: Annotated[str | None, Parameter(help="One query; without one, standard input, at a terminal a prompt.")] = None,
     /,

@@ -9,6 +9,9 @@ from typing import Literal
 
 from schemas.segments import Decision
 
+FULL_SIGNAL = 0.25
+"""Excess or fall, as a share of the largest, from which a source has the full signal: what is learnt at all is not played off."""
+
 
 @dataclass(frozen=True)
 class AdaptiveSettings:
@@ -17,7 +20,7 @@ class AdaptiveSettings:
     Attributes:
         by: excess (loss above a reference: Xie et al. 2023, "DoReMi") or speed (fall of the loss since the last decision).
         every: evaluations between decisions; 0 decides only where a stage begins.
-        rate: with the largest signal a source aims at e to this power times its starting weight, against one with none.
+        rate: with the full signal a source aims at e to this power times its starting weight, against one with none.
         least: least weight, as a share of the starting one.
         start: starting weights by source, adding up to 1.
         reference: losses to be held against, by source; of ``excess``.
@@ -69,12 +72,12 @@ def decide(
 
 
 def _signals(settings: AdaptiveSettings, losses: Mapping[str, float], references: Mapping[str, float]) -> dict[str, float]:
-    """Excess or fall of each source's loss over the largest, 0 to 1; empty where none is above 0."""
+    """Excess or fall of each source's loss, 0 (none) to 1 (a quarter of the largest, or more); empty where none is above 0."""
     sign = 1.0 if settings.by == "excess" else -1.0
     known = {name: loss for name, loss in losses.items() if name in references and math.isfinite(loss)}
     raised = {name: max(0.0, sign * (loss - references[name])) for name, loss in known.items()}
     largest = max(raised.values(), default=0.0)
-    return {name: value / largest for name, value in raised.items()} if largest > 0 else {}
+    return {name: min(1.0, value / (FULL_SIGNAL * largest)) for name, value in raised.items()} if largest > 0 else {}
 
 
 def bounded(weights: Mapping[str, float], least: Mapping[str, float], most: Mapping[str, float]) -> dict[str, float] | None:

@@ -113,6 +113,8 @@ class Source(Strict):
     """Uses of each document, by quality or by the size of its cluster of duplicates, in place of max_epochs."""
     allow_many_epochs: bool = False
     """The explicit word for max_epochs above 7."""
+    fill_in_the_middle: float = Field(default=0, ge=0, le=1)
+    """Share of its documents, drawn by hash, that are trained on as prefix, suffix, middle; for code."""
     holdout: bool = True
     """Whether held-out documents are drawn from this source."""
     difficulty: str | None = None
@@ -163,7 +165,8 @@ class Transformer(Strict):
 class Signal(Strict):
     """A signal of the user's own, one number for each document, which rules and other expressions name like any signal.
 
-    It is the result of local code or of a local model: a recipe that has one runs what it names, so read it as you would read a script.
+    It is the result of local code or of a local model, or was measured before: a recipe that has one runs what it names, so read it as
+    you would read a script.
     """
 
     python: str | None = None
@@ -174,6 +177,8 @@ class Signal(Strict):
     """File of `gristmill classify train`, relative to the recipe's folder: the probability that a text is of the good kind, 0 to 1."""
     transformer: Transformer | None = None
     """A local transformers classifier."""
+    losses: str | None = None
+    """File of `gristmill score`, relative to the recipe's folder: the document's loss under an earlier model, null where that has none."""
     version: int = Field(default=1, ge=0)
     """Raise it when the function's results change; lakes then compute the signal anew. A .py file's own content counts without it."""
     sources: list[str] | None = None
@@ -181,8 +186,8 @@ class Signal(Strict):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Signal:
-        if sum(kind is not None for kind in (self.python, self.classifier, self.transformer)) != 1:
-            raise ValueError("a signal has one of 'python', 'classifier' and 'transformer'")
+        if sum(kind is not None for kind in (self.python, self.classifier, self.transformer, self.losses)) != 1:
+            raise ValueError("a signal has one of 'python', 'classifier', 'transformer' and 'losses'")
         return self
 
 
@@ -399,8 +404,8 @@ class Adaptive(Strict):
     every: int = Field(default=1, ge=0)
     """Evaluations between decisions; 0 decides only where the stage begins, from the losses at the end of the adaptive stage before."""
     rate: float = Field(default=3.0, gt=0)
-    """The source with the largest signal aims at e to this power times its starting weight; a decision goes half way."""
-    least: float = Field(default=0.1, ge=0, le=1)
+    """A source that learns (or exceeds) a quarter as much as the first aims at e to this power times its start, half way at once."""
+    least: float = Field(default=0.25, ge=0, le=1)
     """Least weight of a source, as a share of its starting one."""
 
     @model_validator(mode="after")

@@ -121,7 +121,7 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
     signals = value.get("signals")
     for signal in signals.values() if isinstance(signals, dict) else []:
         for kind, path in signal.items() if isinstance(signal, dict) else []:
-            if kind == "classifier" or (kind == "python" and str(path).partition(":")[0].endswith(".py")):
+            if kind in ("classifier", "losses") or (kind == "python" and str(path).partition(":")[0].endswith(".py")):
                 signal[kind] = str(folder / str(path))
             elif kind == "transformer" and isinstance(path, dict) and isinstance(path.get("path"), str):
                 path["path"] = str(folder / path["path"])

@@ -93,6 +93,15 @@ SCORES = pa.schema(
     ]
 )
 
+DOCUMENT_LOSSES = pa.schema(
+    [
+        doc_id(),
+        column("tokens", pa.int64(), "predicted tokens of the document in packed rows"),
+        column("loss", pa.float64(), "mean cross-entropy over them under the model, nats per token; null where none is predicted", True),
+    ]
+)
+"""The file that `gristmill score` writes; not a table of the lake."""
+
 LANGUAGES = pa.schema(
     [
         doc_id(),

@@ -16,6 +16,7 @@ from curate.curation import Curation, source_of
 from curate.rules import validate_expression
 from curate.scores.classifier import Classifier, load_classifier
 from curate.scores.columns import signal_schema, step_name
+from curate.scores.losses import losses_of, read_losses
 from curate.scores.python import GIVEN, code_of, load_function, score
 from curate.scores.transformer import check_model, folder_content
 from curate.scores.transformer import score as model_scores
@@ -52,6 +53,8 @@ def check_signals(recipe: Recipe) -> None:
             load_classifier(Path(signal.classifier))
         elif signal.transformer is not None:
             check_model(Path(signal.transformer.path), signal.transformer.label, where)
+        elif signal.losses is not None:
+            read_losses(signal.losses)
 
 
 def score_steps(c: Curation) -> list[tuple[Step, list[Shard]]]:
@@ -71,6 +74,8 @@ def _score_step(c: Curation, name: str, signal: Signal) -> tuple[Step, list[Shar
         content = folder_content(Path(signal.transformer.path), f"signals.{name}")
         settings["transformer"] = signal.transformer.model_dump(exclude={"path"}) | {"content": content}
         model = {"transformer": settings["transformer"] | {"folder": signal.transformer.path}}
+    elif signal.losses is not None:
+        settings["losses"], model = checksum(Path(signal.losses)), {"losses": signal.losses}
     wanted = set(c.recipe.sources if signal.sources is None else signal.sources)
     shards = []
     for shard, entry in enumerate(c.documents):
@@ -86,7 +91,9 @@ def _score(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if task["documents"] is None:
         return {"documents": 0}
     documents = pq.read_table(writer.root / task["documents"], columns=list(GIVEN), partitioning=None)
-    if "python" in task:
+    if "losses" in task:
+        values = losses_of(read_losses(task["losses"]), documents)
+    elif "python" in task:
         values = score(load_function(task["python"], task["where"]), documents, task["python"], task["where"])
     elif "classifier" in task:
         values = pa.array(_classifier(task["classifier"], task["content"]).score(column_array(documents, "text")))
