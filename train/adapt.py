@@ -10,6 +10,9 @@ from schemas.segments import Segment, SourceShare, read_segments, remaining, seg
 from train.parallel import Ranks
 from train.stage import Stage
 
+LOOK_BACK = 3
+"""Decisions over which the fall of a loss is taken: over one, a plateau or the noise of an evaluation looks like the end of learning."""
+
 
 def adapted(stage: Stage, step: int, evaluated: int, heldout: Mapping[str, float], ranks: Ranks) -> Stage:
     """The stage as it goes on from a step: with other weights where a decision is due, else the same.
@@ -30,7 +33,7 @@ def adapted(stage: Stage, step: int, evaluated: int, heldout: Mapping[str, float
     if any(segment.first_row == row for segment in stage.segments[current + 1 :]):
         return stage
     losses = {name.partition("/")[2]: loss for name, loss in heldout.items() if name.startswith("heldout/")}
-    segment = reweighed(stage, stage.segments[current], row, step, losses)
+    segment = reweighed(stage, stage.segments[current], row, step, losses, _losses_before(stage, current))
     if segment is None:
         return stage
     if ranks.first:
@@ -46,8 +49,25 @@ def _due(stage: Stage, step: int) -> bool:
     return every > 0 and done > 0 and done % every == 0 and step < stage.end_step
 
 
-def reweighed(stage: Stage, current: Segment, row: int, step: int, losses: Mapping[str, float]) -> Segment | None:
-    """The segment that takes the place of the rest of the current one; None where budgets leave no choice."""
+def _losses_before(stage: Stage, current: int) -> dict[str, float]:
+    """Losses some decisions ago, as far back as the stage has them."""
+    made = [s for i, s in enumerate(stage.segments[: current + 1]) if stage.end_of(i) > s.first_row and any(d.loss for d in s.decisions)]
+    return {d.source: d.loss for s in made[-LOOK_BACK:][:1] for d in s.decisions if d.loss is not None}
+
+
+def reweighed(
+    stage: Stage, current: Segment, row: int, step: int, losses: Mapping[str, float], before: Mapping[str, float]
+) -> Segment | None:
+    """The segment that takes the place of the rest of the current one; None where budgets leave no choice.
+
+    Args:
+        stage: the stage.
+        current: the segment in force.
+        row: position of the first row that the new one holds.
+        step: its step.
+        losses: held-out loss by source now.
+        before: the same some decisions ago.
+    """
     settings = stage.settings.adaptive
     assert settings is not None
     rest = current.first_row + current.rows - row
@@ -59,7 +79,6 @@ def reweighed(stage: Stage, current: Segment, row: int, step: int, losses: Mappi
     own = sum(share.quota for share in shares if not share.replayed) / period
     limits = {share.source: min(1.0, rows / (rest * own)) for share, rows in zip(shares, have, strict=True) if not share.replayed}
     weights = {d.source: d.after for d in current.decisions}
-    before = {d.source: d.loss for d in current.decisions if d.loss is not None}
     decisions = decide(settings, weights, losses, before, limits)
     after = {d.source: d.after * own for d in decisions}
     quotas = whole_quotas([s.quota / period if s.replayed else after.get(s.source, 0.0) for s in shares], tolerance=0.001)
