@@ -20,6 +20,7 @@ from curate.dedup.exact import EXACT_VERSION, content_hash
 from curate.dedup.near import NEAR_VERSION, NearDuplicates, find_near_duplicates
 from curate.dedup.signature_files import SignatureSpill, from_table, to_table
 from curate.dedup.sketch import SIGNATURE_VERSION, Signatures, SketchSettings, sign
+from curate.dedup.urls import URLS_VERSION, normal_urls
 from curate.rules import validate_expression
 from curate.scores.columns import step_name
 from curate.sql import connect, present, scan
@@ -110,32 +111,55 @@ def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
         "memory_bytes": c.memory_bytes,
     }
     shards = [Shard(f"{number:05d}", [inputs, [entry.content for entry in before]], task) for number in range(len(c.generations))]
-    return Step("dedup", 2, {"dedup": settings, "sources": list(c.recipe.sources), "near": NEAR_VERSION}, _deduplicate), shards
+    return Step(
+        "dedup", 2, {"dedup": settings, "sources": list(c.recipe.sources), "near": NEAR_VERSION, "urls": URLS_VERSION}, _deduplicate
+    ), shards
 
 
 def _deduplicate(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if not task["signatures"]:
-        return {"exact": 0, "near": 0}
+        return {"url": 0, "exact": 0, "near": 0}
     tables = [_undropped(writer.root, task["earlier"], shard, path) for shard, path in task["signatures"]]
     place, high, low = (np.concatenate([table.column(name).to_numpy() for table in tables]) for name in ("locator", "hash_0", "hash_1"))
     old = shards_of(place) < (task["earlier"][0] or [0])[-1]
     rank = _preference(writer.root, task, place)
     rank[~old] += len(rank)
     everyone = np.arange(len(place))
-    kept = _first_of_equal(high, low, rank) if task["dedup"]["exact"] else everyone.copy()
-    exact = kept != everyone
-    similarity = np.ones(len(place))
+    kept = _first_of_equal(*_url_hashes(writer.root, task, tables), rank) if task["dedup"]["urls"] else everyone.copy()
+    url = kept != everyone
+    similarity = np.where(url, np.nan, 1.0)
+    if task["dedup"]["exact"]:
+        alive = np.flatnonzero(~url)
+        kept[alive] = alive[_first_of_equal(high[alive], low[alive], rank[alive])]
+    exact = (kept != everyone) & ~url
     if task["dedup"]["near"] is not None:
-        alive = np.flatnonzero(~exact)
-        found = _near(writer.root, task, tables, place, rank, ~exact, old)
+        alive = np.flatnonzero(~exact & ~url)
+        found = _near(writer.root, task, tables, place, rank, ~exact & ~url, old)
         kept[alive[found.document]] = alive[found.kept]
         similarity[alive[found.document]] = found.similarity
         # A copy of a document that a better one replaces is a near-duplicate of that better one.
         similarity[exact] = similarity[kept[exact]]
         kept[exact] = kept[kept[exact]]
+    kept[url] = kept[kept[url]]
     duplicates = np.flatnonzero(kept != everyone)
-    _write_clusters(writer, task, place, duplicates, kept[duplicates], similarity[duplicates], exact[duplicates])
-    return {"exact": int(exact.sum()), "near": len(duplicates) - int(exact.sum())}
+    kinds = np.where(url, "url", np.where(exact & (similarity == 1), "exact", "near"))
+    _write_clusters(writer, task, place, duplicates, kept[duplicates], similarity[duplicates], kinds[duplicates])
+    return {"url": int(url.sum()), "exact": int(exact.sum()), "near": len(duplicates) - int(exact.sum()) - int(url.sum())}
+
+
+def _url_hashes(root: Path, task: Json, tables: Sequence[pa.Table]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """128-bit hashes of the normal forms of the documents' addresses; where there is none, numbers that no other has."""
+    corpus, parts = Corpus(root, task["documents"]), [np.empty((0, 2), np.uint64)]
+    for table, (shard, _) in zip(tables, task["signatures"], strict=True):
+        documents = corpus.table(shard, ["url"])
+        assert documents is not None  # signed documents exist
+        urls = normal_urls(column_array(documents, "url").take(pa.array(rows_of(table.column("locator").to_numpy()))))
+        hashes = content_hash(urls.fill_null(""))
+        missing = urls.is_null().to_numpy(zero_copy_only=False)
+        hashes[missing, 0], hashes[missing, 1] = table.column("locator").to_numpy()[missing], np.uint64(2**64 - 1)
+        parts.append(hashes)
+    joined = np.concatenate(parts)
+    return np.ascontiguousarray(joined[:, 0]), np.ascontiguousarray(joined[:, 1])
 
 
 def _near(
@@ -223,14 +247,14 @@ def _write_clusters(
     duplicates: NDArray[np.int64],
     kept: NDArray[np.int64],
     similarity: NDArray[np.float64],
-    exact: NDArray[np.bool_],
+    kinds: NDArray[np.str_],
 ) -> None:
     pairs = pa.table(
         {
             "locator": place[duplicates],
             "kept": place[kept],
-            "similarity": similarity,
-            "kind": np.where(exact & (similarity == 1), "exact", "near"),
+            "similarity": pa.array(similarity, mask=np.isnan(similarity)),
+            "kind": kinds.tolist(),
         }
     )
     with connect(task["memory_bytes"]) as db:

@@ -57,7 +57,8 @@ SUMMARIES = (
     """
     CREATE TABLE summary_sources AS
     WITH duplicates AS (
-        SELECT source, count(*) AS duplicates FROM verdicts WHERE reason IN ('exact_duplicate', 'near_duplicate') GROUP BY ALL
+        SELECT source, count(*) AS duplicates FROM verdicts
+        WHERE reason IN ('url_duplicate', 'exact_duplicate', 'near_duplicate') GROUP BY ALL
     ),
     kept AS (SELECT source, sum(bytes)::BIGINT AS bytes_kept FROM verdicts WHERE state = 'kept' GROUP BY ALL),
     packed AS (

@@ -14,7 +14,7 @@ Json = Any
 
 _SOURCES = """
 SELECT source, count(*) AS documents, sum(bytes)::BIGINT AS bytes, count(*) FILTER (state = 'kept') AS kept,
-    count(*) FILTER (reason IN ('exact_duplicate', 'near_duplicate')) / count(*) AS duplicate_share,
+    count(*) FILTER (reason IN ('url_duplicate', 'exact_duplicate', 'near_duplicate')) / count(*) AS duplicate_share,
     quantile_disc(bytes, .05) AS bytes_p5, quantile_disc(bytes, .5) AS bytes_median, quantile_disc(bytes, .95) AS bytes_p95,
     max(bytes) AS bytes_max
 FROM verdicts GROUP BY source ORDER BY source

@@ -160,7 +160,8 @@ def _print_verdict(found: dict[str, Json], console: Console) -> None:
         console.print(Text(f"  {failure['rule']}: value {_number(failure['value'])}, threshold {_number(failure['threshold'])}{met}"))
     if (kept := found["kept_instead"]) is not None:
         name = f"{kept['doc_id']} ({kept['source']}: {kept['path']}, record {kept['record']})"
-        console.print(Text(f"  similar to {name}, Jaccard {_number(verdict['similarity'])}"))
+        jaccard = verdict["similarity"]
+        console.print(Text(f"  address of {name}" if jaccard is None else f"  similar to {name}, Jaccard {_number(jaccard)}"))
     for near in found["held_out_near"]:
         console.print(Text(f"  {near['state']}: Jaccard {_number(near['similarity'])} to held-out {near['reference']}"))
 

@@ -246,6 +246,8 @@ class NearDedup(Strict):
 class Dedup(Strict):
     """Deduplication over all sources."""
 
+    urls: bool = False
+    """Drop all but one of the documents whose addresses lead to the same page (scheme, www., fragments and tracking left out)."""
     exact: bool = True
     """Drop exact duplicates (white space folded)."""
     near: NearDedup | None = NearDedup()

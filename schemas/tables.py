@@ -130,9 +130,9 @@ CLUSTERS = pa.schema(
         doc_id("the duplicate"),
         column("source", pa.string(), "its source"),
         column("locator", pa.uint64(), "its place: documents shard << 32 | row"),
-        column("kind", pa.string(), "exact or near"),
+        column("kind", pa.string(), "url, exact or near"),
         column("kept_doc_id", DOC_ID, "the kept document it duplicates"),
-        column("similarity", pa.float64(), "exact Jaccard over word shingles; 1 for an exact duplicate"),
+        column("similarity", pa.float64(), "exact Jaccard over word shingles; 1 for an exact duplicate; null for one by url", True),
     ]
 )
 
@@ -179,7 +179,7 @@ VERDICTS = pa.schema(
         column(
             "reason",
             pa.string(),
-            "first failing rule in declared order, exact_duplicate, near_duplicate or near_holdout; null when not dropped",
+            "first failing rule in declared order, url_duplicate, exact_duplicate, near_duplicate or near_holdout; null when not dropped",
             True,
         ),
         column("failures", pa.list_(FAILURE), "every failing rule with value and threshold"),
