@@ -18,7 +18,20 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.profiler import profile
 
-from train.kernels import add_rms_norm, bias_gelu_dropout, layer_norm, linear_cross_entropy, rms_norm, rope, swiglu
+from train.kernels import (
+    adafactor_step,
+    adamw_step,
+    add_rms_norm,
+    bias_gelu_dropout,
+    came_step,
+    grad_norm,
+    layer_norm,
+    linear_cross_entropy,
+    rms_norm,
+    rope,
+    sophia_step,
+    swiglu,
+)
 from train.kernels.dispatch import Impl
 
 Outputs = torch.Tensor | tuple[torch.Tensor, ...]
@@ -93,9 +106,6 @@ def on_cuda() -> None:
 
 def steps(device: str, count: int, width: int) -> list[tuple[str, Callable[[], object], int]]:
     """Return the multi-tensor steps over ``count`` square matrices, with their bytes per parameter."""
-    from train.kernels.fused.factored_steps import adafactor_step, came_step
-    from train.kernels.fused.steps import adamw_step, grad_norm, sophia_step
-
     weights, grads, first, second = ([torch.rand(width, width, device=device) for _ in range(count)] for _ in range(4))
     means, residuals = (tuple([torch.ones(width, device=device) for _ in range(count)] for _ in range(2)) for _ in range(2))
     tuned = torch.optim.AdamW(weights, lr=1e-4, fused=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from schemas.settings import TrainSettings
 from train.data import Batch
 from train.guard import Guard
+from train.kernels import clip_gradients, grad_norm
 from train.model import Decoder
 from train.optim.sophia import Sophia
 from train.parallel import Ranks
@@ -133,13 +134,13 @@ def train_step(
     _sum_gradients(model.parameters(), ranks, scale)
     pieces = [sums.cpu().numpy() for sums in waiting]
     nats, tokens = by_source(batches, pieces, sources, ranks)
-    grad_norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), rules.clip or math.inf, foreach=True))
-    rules.scale.update(math.isfinite(grad_norm))
-    skipped = rules.guard.judge(float(nats.sum() / count), grad_norm) if count else "no valid tokens"
+    norm = float(clip_gradients(model.parameters(), rules.clip))
+    rules.scale.update(math.isfinite(norm))
+    skipped = rules.guard.judge(float(nats.sum() / count), norm) if count else "no valid tokens"
     if not skipped:
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return StepResult(nats, tokens, grad_norm, skipped, pieces)
+    return StepResult(nats, tokens, norm, skipped, pieces)
 
 
 def _sum_gradients(parameters: Iterable[torch.nn.Parameter], ranks: Ranks, scale: float) -> None:
@@ -166,8 +167,7 @@ def _update_curvature(
             losses = model.sampled_loss(*to_device(micro.batch, ranks.device))
         torch.autograd.backward(losses * (rules.scale.value / count))
     _sum_gradients(parameters, ranks, rules.scale.value)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    if math.isfinite(float(norm)):
+    if math.isfinite(float(grad_norm([p.grad for p in parameters if p.grad is not None]))):
         optimizer.update_curvature(tokens=int(count))
     for parameter, gradient in zip(parameters, own, strict=True):
         parameter.grad = gradient

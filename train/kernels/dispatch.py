@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
 Impl = Literal["auto", "eager", "compile", "triton"]
 IMPLS = ("auto", "eager", "compile", "triton")
 
+_MOST_SHAPES = 64
 _HAS_TRITON = find_spec("triton") is not None
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -47,6 +49,14 @@ def choose(impl: Impl, tensor: torch.Tensor) -> str:
 def compiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return ``torch.compile`` of a function, made once."""
     return torch.compile(function)
+
+
+@functools.cache
+def compiled_by_shape(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return ``torch.compile`` of a function for each shape by itself; a value that two loops read is kept, not computed twice."""
+    dynamo: Any = import_module("torch._dynamo.config")
+    dynamo.recompile_limit = max(dynamo.recompile_limit, _MOST_SHAPES)
+    return torch.compile(function, dynamic=False, options={"realize_reads_threshold": 0})
 
 
 def arithmetic(*tensors: torch.Tensor) -> torch.dtype:

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from train.kernels import adafactor_step
+from train.kernels.dispatch import Impl
 from train.optim.factored import sum_of_squares
 from train.optim.momentum import check_momentum, momentum_dtype, move_momentum
-from train.optim.normalised import Scalar, at_least, clipped_elements, normalise, root_mean, second_moment
+from train.optim.normalised import Scalar, at_least, clipped_elements, normalise, root_mean, second_moment, takes_matrices
 from train.optim.sharded import ShardedOptimizer, State, like, vector
 from train.optim.shards import Place, Rule
 from train.optim.weights import Part, arithmetic, cut, spread
@@ -35,6 +37,7 @@ class Adafactor(ShardedOptimizer):
         momentum_dtype: float32 (4 bytes) or bfloat16 (2).
         rounding: see ``ShardedOptimizer``.
         seed: see ``ShardedOptimizer``.
+        impl: see ``ShardedOptimizer``.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Adafactor(ShardedOptimizer):
         momentum_dtype: str = "float32",
         rounding: str = "stochastic",
         seed: int = 0,
+        impl: str = "auto",
     ) -> None:
         if not clip > 0 or not decay_rate < 0 or min(eps) < 0:
             raise ValueError(f"adafactor needs clip > 0, decay_rate < 0, eps >= 0; got {clip}, {decay_rate}, {tuple(eps)}")
@@ -67,7 +71,7 @@ class Adafactor(ShardedOptimizer):
             "beta1": beta1,
             "momentum_dtype": momentum_dtype,
         }
-        super().__init__(groups, defaults, rounding=rounding, seed=seed)
+        super().__init__(groups, defaults, rounding=rounding, seed=seed, impl=impl)
 
     def _start(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
         state = second_moment(parameter, place)
@@ -92,6 +96,27 @@ class Adafactor(ShardedOptimizer):
                 mine = cut(vector(moment), block)
                 distance = (update.direction(block) * spread(update.rate, block)).sub_(mine)
                 part.apply(block, move_momentum(mine, distance, 1 - group["beta1"]), rate.new_full((1,), -1.0) * alpha, keep)
+
+    def _takes(self, part: Part, impl: str) -> bool:
+        return takes_matrices(part, impl)
+
+    def _together(
+        self, parts: list[Part], states: list[State], group: dict[str, Any], step: int, seeds: list[int] | None, impl: Impl
+    ) -> None:
+        names = ("lr", "weight_decay", "eps", "clip", "decay_rate", "relative_step", "scale_parameter", "beta1")
+        squares = adafactor_step(
+            [part.truth for part in parts],
+            [part.grad for part in parts],
+            ([state["exp_avg_sq_row"] for state in states], [state["exp_avg_sq_col"] for state in states]),
+            step=step,
+            exp_avgs=[state["exp_avg"] for state in states] if group["beta1"] else None,
+            seeds=seeds,
+            impl=impl,
+            **{name: group[name] for name in names},
+        )
+        shrink = 1 / (squares.sqrt() / group["clip"]).clamp(min=1)
+        for part, square, factor in zip(parts, squares.unbind(), shrink.unbind(), strict=True):
+            self._seen[part.name] = square * part.size, factor
 
     def _figures(self, part: Part, group: dict[str, Any], state: State) -> list[torch.Tensor]:
         squares, shrink = self._seen.get(part.name, (torch.zeros((), dtype=part.dtype, device=part.weights.device), 1.0))

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from train.kernels import came_step
+from train.kernels.dispatch import Impl
 from train.optim.factored import inverse_root, is_factored, square_sums, sum_of_squares, update_means, zero_means
 from train.optim.momentum import check_momentum, momentum_dtype, move_momentum
-from train.optim.normalised import clipped_elements, normalise, second_moment
+from train.optim.normalised import clipped_elements, normalise, second_moment, takes_matrices
 from train.optim.sharded import ShardedOptimizer, State, like, vector
 from train.optim.shards import Place, Rule
 from train.optim.weights import Block, Part, arithmetic, cut, spread
@@ -33,6 +35,7 @@ class CAME(ShardedOptimizer):
         momentum_dtype: float32 (4 bytes per parameter) or bfloat16 (2).
         rounding: see ``ShardedOptimizer``.
         seed: see ``ShardedOptimizer``.
+        impl: see ``ShardedOptimizer``.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class CAME(ShardedOptimizer):
         momentum_dtype: str = "float32",
         rounding: str = "stochastic",
         seed: int = 0,
+        impl: str = "auto",
     ) -> None:
         if not warmup_steps or warmup_steps < 1:
             raise ValueError(
@@ -65,7 +69,7 @@ class CAME(ShardedOptimizer):
             "clip": clip,
             "momentum_dtype": momentum_dtype,
         }
-        super().__init__(groups, defaults, rounding=rounding, seed=seed)
+        super().__init__(groups, defaults, rounding=rounding, seed=seed, impl=impl)
 
     def _start(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
         dtype = arithmetic(parameter)
@@ -99,6 +103,30 @@ class CAME(ShardedOptimizer):
         rate.mul_(-group["lr"])
         for block in part.blocks:
             part.apply(block, direction(block), rate, 1 - group["lr"] * group["weight_decay"])
+
+    def _takes(self, part: Part, impl: str) -> bool:
+        return takes_matrices(part, impl)
+
+    def _together(
+        self, parts: list[Part], states: list[State], group: dict[str, Any], step: int, seeds: list[int] | None, impl: Impl
+    ) -> None:
+        moments, rows, columns, residual_rows, residual_columns = (
+            [state[name] for state in states]
+            for name in ("exp_avg", "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_res_row", "exp_avg_res_col")
+        )
+        squares = came_step(
+            [part.truth for part in parts],
+            [part.grad for part in parts],
+            moments,
+            (rows, columns),
+            (residual_rows, residual_columns),
+            step=step,
+            seeds=seeds,
+            impl=impl,
+            **{name: group[name] for name in ("lr", "betas", "eps", "clip", "weight_decay")},
+        )
+        shrink = 1 / (squares.sqrt() / group["clip"]).clamp(min=1)
+        self._seen.update(zip((part.name for part in parts), shrink.unbind(), strict=True))
 
     @staticmethod
     def _direction(part: Part, state: State) -> tuple[Callable[[Block], torch.Tensor], torch.Tensor]:

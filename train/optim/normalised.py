@@ -43,6 +43,11 @@ def second_moment(parameter: torch.Tensor, place: Place) -> State:
     return {"exp_avg_sq_row": rows, "exp_avg_sq_col": columns}
 
 
+def takes_matrices(part: Part, impl: str) -> bool:
+    """Return whether a factored rule's step over many tensors takes a part: matrices, and stacks of them where they are compiled."""
+    return part.weights.ndim == 2 or (impl == "compile" and part.weights.ndim > 2)
+
+
 def normalise(
     part: Part, state: State, *, beta: float, eps: float, clip: float, also: list[torch.Tensor]
 ) -> Generator[list[torch.Tensor], list[torch.Tensor], Normalised]:

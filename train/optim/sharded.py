@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -12,9 +14,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from train.compiling import why_not
+from train.kernels.dispatch import IMPLS, Impl, choose
 from train.optim.reporting import state_bytes
 from train.optim.shards import Place, Rule, local_of, place_of, process_groups, run
-from train.optim.weights import ROUNDINGS, Part, arithmetic, noise_for
+from train.optim.weights import ROUNDINGS, Part, arithmetic, noise_for, rounding_seed
 
 State = dict[str, Any]
 
@@ -32,19 +36,25 @@ class ShardedOptimizer(torch.optim.Optimizer):
         defaults: settings of each group, ``lr`` and ``weight_decay`` among them.
         rounding: how BF16 parameters are written: stochastic, master (an FP32 copy is the truth, 4 bytes) or nearest.
         seed: seed of stochastic rounding.
+        impl: who updates whole parameters: eager, compile (torch.compile), triton, or auto, which is Triton on CUDA and eager elsewhere.
+            What a step over many tensors does not take (shards, vectors of factored rules, BF16 weights but by Triton) is always eager.
     """
 
     _placed: list[tuple[Place, dist.ProcessGroup | None]] | None
     _seen: dict[str, Any]
 
-    def __init__(self, groups: Iterable[Any], defaults: dict[str, Any], *, rounding: str, seed: int) -> None:
+    def __init__(self, groups: Iterable[Any], defaults: dict[str, Any], *, rounding: str, seed: int, impl: str = "eager") -> None:
+        if impl not in IMPLS:
+            raise ValueError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
         if rounding not in ROUNDINGS:
             raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {rounding!r}")
-        super().__init__(groups, {**defaults, "rounding": rounding, "seed": seed})
+        super().__init__(groups, {**defaults, "rounding": rounding, "seed": seed, "impl": impl})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore groups and states, and forget what is derived from them."""
+        """Restore groups and states, but for who computes, and forget what is derived from them."""
         super().__setstate__(state)
+        for group in self.param_groups:
+            group["impl"] = self.defaults["impl"]
         self._forget()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -70,11 +80,27 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         rules = []
+        together: dict[tuple[Any, ...], list[tuple[Part, State]]] = {}
         for parameter, name, group, place, process_group in self._parameters():
             if parameter.grad is not None:
                 state = self.state[parameter] or self._begin(parameter, group, place)
                 state["step"] += 1
-                rules.append((self._rule(self._part(parameter, name, group, place), group, state), place, process_group))
+                part = self._part(parameter, name, group, place)
+                impl = self._impl(part, group, state)
+                if impl == "eager":
+                    rules.append((self._rule(part, group, state), place, process_group))
+                else:
+                    dtypes = part.truth.dtype, part.grad.dtype, state["exp_avg"].dtype if "exp_avg" in state else None
+                    together.setdefault((id(group), int(state["step"]), impl, dtypes), []).append((part, state))
+        groups = {id(group): group for group in self.param_groups}
+        for (number, step, impl, (dtype, *_)), entries in together.items():
+            group, parts = groups[number], [part for part, _ in entries]
+            random = dtype == torch.bfloat16 and group["rounding"] == "stochastic"
+            seeds = [rounding_seed(group["seed"], part.name) for part in parts] if random else None
+            self._together(parts, [state for _, state in entries], group, step, seeds, impl)
+            for part in parts:
+                if part.master is not None:
+                    part.weights.copy_(part.master)
         run(rules)
         return loss
 
@@ -131,6 +157,26 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _figures(self, part: Part, group: dict[str, Any], state: State) -> list[torch.Tensor]:
         """Return this part's sum of squares of the last direction and its number of clipped elements."""
 
+    def _takes(self, part: Part, impl: str) -> bool:
+        """Return whether ``_together`` takes a whole part with these dimensions."""
+        return False
+
+    def _together(
+        self, parts: list[Part], states: list[State], group: dict[str, Any], step: int, seeds: list[int] | None, impl: Impl
+    ) -> None:
+        """Update whole parts of one group and of equal dtypes by a step over many tensors (``train.kernels.steps``)."""
+        raise NotImplementedError
+
+    def _impl(self, part: Part, group: dict[str, Any], state: State) -> Impl:
+        if group["impl"] == "eager" or part.place.mesh is not None or not part.weights.numel() or part.dtype == torch.float64:
+            return "eager"
+        impl = choose(group["impl"], part.weights)
+        tensors = [part.truth, part.grad, *(value for name, value in state.items() if name != "step")]
+        if impl == "triton" and all(tensor.is_contiguous() for tensor in tensors) and self._takes(part, impl):
+            return "triton"
+        wide = all(tensor.dtype == part.dtype for tensor in tensors) and part.master is None
+        return "compile" if impl == "compile" and wide and self._takes(part, impl) and _can_compile(part.weights.device) else "eager"
+
     def _begin(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
         state: State = self.state[parameter]
         state["step"] = torch.zeros(())
@@ -174,6 +220,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _forget(self) -> None:
         self._placed = None
         self._seen = {}
+
+
+@functools.cache
+def _can_compile(device: torch.device) -> bool:
+    missing = why_not(device)
+    if missing:
+        warnings.warn(f"the optimizer runs eagerly, not compiled: {missing}", stacklevel=2)
+    return not missing
 
 
 def like(parameter: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from train.kernels import sophia_step
+from train.kernels.dispatch import Impl
 from train.optim.factored import sum_of_squares
 from train.optim.sharded import ShardedOptimizer, State, like, vector
 from train.optim.shards import Place, Rule
@@ -36,6 +38,7 @@ class Sophia(ShardedOptimizer):
         every: steps from one estimate to the next.
         rounding: see ``ShardedOptimizer``.
         seed: of stochastic rounding, and of Hutchinson's vectors.
+        impl: see ``ShardedOptimizer``.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Sophia(ShardedOptimizer):
         every: int = 10,
         rounding: str = "stochastic",
         seed: int = 0,
+        impl: str = "auto",
     ) -> None:
         if estimator not in ESTIMATORS:
             raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
@@ -58,7 +62,7 @@ class Sophia(ShardedOptimizer):
             raise ValueError(f"sophia needs two betas in [0, 1), rho > 0, eps > 0, every >= 1; got {tuple(betas)}, {rho}, {eps}, {every}")
         defaults = {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "rho": rho, "eps": eps}
         defaults |= {"estimator": estimator, "every": every}
-        super().__init__(groups, defaults, rounding=rounding, seed=seed)
+        super().__init__(groups, defaults, rounding=rounding, seed=seed, impl=impl)
 
     def curvature_due(self) -> bool:
         """Return whether the next step wants a fresh estimate: at the first, and then every ``every`` steps."""
@@ -126,6 +130,24 @@ class Sophia(ShardedOptimizer):
             direction = self._ratio(state, group, block).clamp_(-1, 1)
             part.apply(block, direction, -group["lr"], 1 - group["lr"] * group["weight_decay"])
         yield from ()
+
+    def _takes(self, part: Part, impl: str) -> bool:
+        return True
+
+    def _together(
+        self, parts: list[Part], states: list[State], group: dict[str, Any], step: int, seeds: list[int] | None, impl: Impl
+    ) -> None:
+        sophia_step(
+            [part.truth for part in parts],
+            [part.grad for part in parts],
+            [vector(state["exp_avg"]) for state in states],
+            [vector(state["curvature"]) for state in states],
+            step=step,
+            beta1=group["betas"][0],
+            seeds=seeds,
+            impl=impl,
+            **{name: group[name] for name in ("lr", "rho", "eps", "weight_decay")},
+        )
 
     @staticmethod
     def _ratio(state: State, group: dict[str, Any], block: Block) -> torch.Tensor:

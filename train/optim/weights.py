@@ -39,6 +39,11 @@ class Part:
     place: Place
     noise: torch.Generator | None
 
+    @property
+    def truth(self) -> torch.Tensor:
+        """What is updated: the master where there is one, else the weights."""
+        return self.weights if self.master is None else self.master
+
     @cached_property
     def size(self) -> int:
         """The number of elements of the whole parameter."""
@@ -70,7 +75,7 @@ class Part:
 
     def weights32(self, block: Block) -> torch.Tensor:
         """Return a block of the weights, or of their master, in the dtype of the arithmetic."""
-        return cut(self.weights if self.master is None else self.master, block).to(self.dtype)
+        return cut(self.truth, block).to(self.dtype)
 
     def apply(self, block: Block, direction: torch.Tensor, rate: torch.Tensor | float, keep: float) -> None:
         """Set a block of the weights to ``keep * weights + rate * direction``, rounded as the parameter asks."""
@@ -119,5 +124,13 @@ def stochastic_bf16(values: torch.Tensor, noise: torch.Generator) -> torch.Tenso
 
 def noise_for(generator: torch.Generator, *, seed: int, name: str, step: int, offset: tuple[int, ...]) -> torch.Generator:
     """Seed a generator by what identifies a shard's rounding at a step."""
-    key = f"{seed}/{name}/{step}/{offset}".encode()
-    return generator.manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1)
+    return generator.manual_seed(_number(f"{seed}/{name}/{step}/{offset}"))
+
+
+def rounding_seed(seed: int, name: str) -> int:
+    """Return the seed of a whole parameter's rounding in kernels, which add step and element themselves."""
+    return _number(f"{seed}/{name}")
+
+
+def _number(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from train.kernels import adafactor_step, adamw_step, came_step, grad_norm, sophia_step, steps
 from train.optim.adafactor import Adafactor
 from train.optim.came import CAME
 from train.optim.sophia import Sophia
@@ -17,6 +18,14 @@ def gradients(device):
         made = [torch.randn(shape, device=device) * 10.0 ** (step % 5 - 3) for shape in SHAPES]
         made[2][3, 4] = 0
         yield step, made
+
+
+@pytest.fixture(params=["eager", "compile", "triton"])
+def impl(request, monkeypatch):
+    """Each implementation; what is compiled is traced and run as it is, since machine code for every shape takes a minute."""
+    monkeypatch.setattr(steps, "compiled_by_shape", lambda lines: torch.compile(lines, backend="aot_eager", dynamic=False, fullgraph=True))
+    with torch._dynamo.config.patch(recompile_limit=64):
+        yield request.param
 
 
 def start(device):
@@ -39,9 +48,8 @@ def zeros(weights, dtype=torch.float32):
 
 
 def flat(tensors):
-    from train.kernels.fused.factored_steps import matrices
-
-    return [matrix for tensor in tensors for matrix in matrices(tensor)]
+    """Return the matrices of all tensors: views over the last two dimensions, one per leading index."""
+    return [matrix for tensor in tensors for matrix in tensor.reshape(-1, *tensor.shape[-2:]).unbind(0)]
 
 
 def means(weights):
@@ -55,29 +63,25 @@ def follow(optimizer, reference, grads):
     optimizer.step()
 
 
-def test_adamw_matches_torch_in_float64(device):
-    from train.kernels.fused.steps import adamw_step
-
+def test_adamw_matches_torch_in_float64(device, impl):
     weights, reference, origin = start(device)
     optimizer = torch.optim.AdamW(reference, lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     first, second = zeros(weights), zeros(weights)
     scale = torch.tensor(0.5, device=device)
     for step, grads in gradients(device):
-        adamw_step(weights, grads, first, second, step=step, lr=1e-2, weight_decay=0.1, grad_scale=scale)
+        adamw_step(weights, grads, first, second, step=step, lr=1e-2, weight_decay=0.1, grad_scale=scale, impl=impl)
         follow(optimizer, reference, [grad / 2 for grad in grads])
     assert_parity(weights, reference, origin)
 
 
-def test_sophia_matches_the_optimizer_in_float64(device):
-    from train.kernels.fused.steps import sophia_step
-
+def test_sophia_matches_the_optimizer_in_float64(device, impl):
     weights, reference, origin = start(device)
     optimizer = Sophia(reference, lr=1e-2, weight_decay=0.1, rho=2.0)
     first, curvature = zeros(weights), zeros(weights)
     for step, grads in gradients(device):
         if step in (1, 6):
             follow_curvature(optimizer, reference, curvature, grads)
-        sophia_step(weights, grads, first, curvature, step=step, lr=1e-2, weight_decay=0.1, rho=2.0)
+        sophia_step(weights, grads, first, curvature, step=step, lr=1e-2, weight_decay=0.1, rho=2.0, impl=impl)
         follow(optimizer, reference, grads)
     assert_parity(weights, reference, origin)
 
@@ -91,14 +95,12 @@ def follow_curvature(optimizer, reference, curvature, grads):
 
 
 @pytest.mark.parametrize("beta1", [0.0, 0.9])
-def test_adafactor_matches_the_optimizer_in_float64(device, beta1):
-    from train.kernels.fused.factored_steps import adafactor_step
-
+def test_adafactor_matches_the_optimizer_in_float64(device, impl, beta1):
     weights, reference, origin = start(device)
     optimizer = Adafactor([slices for tensor in reference for slices in separate(tensor)], beta1=beta1, weight_decay=0.1)
     state, moments = means(weights), flat(zeros(weights)) if beta1 else None
     for step, grads in gradients(device):
-        adafactor_step(flat(weights), flat(grads), state, step=step, weight_decay=0.1, exp_avgs=moments, beta1=beta1)
+        adafactor_step(flat(weights), flat(grads), state, step=step, weight_decay=0.1, exp_avgs=moments, beta1=beta1, impl=impl)
         follow(optimizer, optimizer.param_groups[0]["params"], flat(grads))
     assert_parity(flat(weights), optimizer.param_groups[0]["params"], flat(origin))
 
@@ -108,26 +110,22 @@ def separate(tensor):
     return [matrix.clone().requires_grad_() for matrix in flat([tensor.detach()])]
 
 
-def test_came_matches_the_optimizer_in_float64(device):
-    from train.kernels.fused.factored_steps import came_step
-
+def test_came_matches_the_optimizer_in_float64(device, impl):
     weights, reference, origin = start(device)
     optimizer = CAME([slices for tensor in reference for slices in separate(tensor)], lr=1e-3, warmup_steps=1, weight_decay=0.1)
     state, residuals, moments = means(weights), means(weights), flat(zeros(weights))
     for step, grads in gradients(device):
-        came_step(flat(weights), flat(grads), moments, state, residuals, step=step, lr=1e-3, weight_decay=0.1)
+        came_step(flat(weights), flat(grads), moments, state, residuals, step=step, lr=1e-3, weight_decay=0.1, impl=impl)
         follow(optimizer, optimizer.param_groups[0]["params"], flat(grads))
     assert_parity(flat(weights), optimizer.param_groups[0]["params"], flat(origin))
 
 
 def test_a_step_does_not_depend_on_the_order_of_parameters_and_repeats_bit_for_bit(device):
-    from train.kernels.fused.factored_steps import came_step
-
     results = []
     for order in (list(range(3)), list(range(3)), [2, 0, 1]):
         weights, _, _ = start(device)
         (_, grads), chosen = next(gradients(device)), [weights[i] for i in order]
-        came_step(chosen, [grads[i] for i in order], zeros(chosen), means(chosen), means(chosen), step=1, lr=1e-3)
+        came_step(chosen, [grads[i] for i in order], zeros(chosen), means(chosen), means(chosen), step=1, lr=1e-3, impl="triton")
         results.append(weights[:3])
     for result in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
@@ -135,25 +133,21 @@ def test_a_step_does_not_depend_on_the_order_of_parameters_and_repeats_bit_for_b
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_gradient_norm_is_that_of_all_tensors_together(device, dtype):
-    from train.kernels.fused.steps import grad_norm
-
     grads = [(torch.randn(shape, device=device) * scale).to(dtype) for shape, scale in (((5, 7), 1), ((9001,), 0.1), ((0,), 1), ((), 3))]
     grads.append(torch.randn(6, 8, device=device).t()[::2])
     exact = torch.cat([grad.double().flatten() for grad in grads]).norm()
-    found = grad_norm(grads)
+    found = grad_norm(grads, impl="triton")
     assert found.dtype == torch.float32 and found.ndim == 0
     assert abs(float(found) - float(exact)) <= 1e-6 * float(exact)
 
 
 def test_stochastic_rounding_keeps_steps_below_a_bit_on_average(device):
-    from train.kernels.fused.steps import adamw_step
-
     size, lr = 20000, 2.0**-11
     means_found = []
     for seed in (None, 1, 1, 2):
         weights = [torch.ones(size, device=device, dtype=torch.bfloat16)]
         state = zeros(weights), zeros(weights)
-        adamw_step(weights, [torch.ones(size, device=device)], *state, step=1, lr=lr, seed=seed)
+        adamw_step(weights, [torch.ones(size, device=device)], *state, step=1, lr=lr, seeds=None if seed is None else [seed], impl="triton")
         means_found.append(weights[0])
     nearest, first, again, other = means_found
     assert torch.equal(first, again) and not torch.equal(first, other)
@@ -164,36 +158,28 @@ def test_stochastic_rounding_keeps_steps_below_a_bit_on_average(device):
 
 
 def test_steps_write_nothing_beyond_their_tensors(device):
-    from train.kernels.fused.factored_steps import came_step
-    from train.kernels.fused.steps import adamw_step
-
     shape, padding = (19, 37), 64
     buffers = [torch.full((shape[0] * shape[1] + 2 * padding,), 7.0, device=device) for _ in range(3)]
     inner = [buffer[padding:-padding].view(shape).copy_(torch.randn(shape)) for buffer in buffers]
     for values in inner[1:]:
         values.zero_()
     grad = torch.randn(shape, device=device)
-    adamw_step(inner[:1], [grad], inner[1:2], inner[2:], step=1, lr=0.1)
-    came_step(inner[:1], [grad], inner[1:2], means(inner[:1]), means(inner[:1]), step=1, lr=0.1)
+    adamw_step(inner[:1], [grad], inner[1:2], inner[2:], step=1, lr=0.1, impl="triton")
+    came_step(inner[:1], [grad], inner[1:2], means(inner[:1]), means(inner[:1]), step=1, lr=0.1, impl="triton")
     for buffer in buffers:
         assert torch.equal(torch.cat((buffer[:padding], buffer[-padding:])), torch.full((2 * padding,), 7.0, device=device))
 
 
 def test_nothing_to_do_is_no_error(device):
-    from train.kernels.fused.factored_steps import adafactor_step
-    from train.kernels.fused.steps import adamw_step
-
     adamw_step([], [], [], [], step=1, lr=0.1)
     adafactor_step([], [], ([], []), step=1)
 
 
 def test_steps_name_what_they_cannot_take(device):
-    from train.kernels.fused.steps import adamw_step, grad_norm
-
     whole, strided = torch.zeros(4, 4, device=device), torch.zeros(4, 8, device=device)[:, ::2]
     with pytest.raises(ValueError, match="contiguous"):
-        adamw_step([strided], [whole], [whole.clone()], [whole.clone()], step=1, lr=0.1)
+        adamw_step([strided], [whole], [whole.clone()], [whole.clone()], step=1, lr=0.1, impl="triton")
     with pytest.raises(ValueError, match="float32"):
-        adamw_step([whole], [whole], [whole.bfloat16()], [whole.clone()], step=1, lr=0.1)
+        adamw_step([whole], [whole], [whole.bfloat16()], [whole.clone()], step=1, lr=0.1, impl="triton")
     with pytest.raises(ValueError, match="at least one gradient"):
         grad_norm([])

@@ -17,7 +17,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from tests.train import processes
 from tests.train.optim.cases import STEPS, gradients, travelled_error
 from train.optim.adafactor import Adafactor
+from train.optim.adamw import AdamW
 from train.optim.came import CAME
+from train.optim.lion import Lion
 from train.optim.sophia import Sophia
 
 COUNTED = 10  # the step whose collectives are counted; any after the first
@@ -27,6 +29,8 @@ BUILDS = {
     "adafactor_momentum": lambda p: Adafactor(p, beta1=0.9),
     "came": lambda p: CAME(p, lr=1e-3, warmup_steps=1, weight_decay=0.1),
     "sophia": lambda p: Sophia(p, lr=1e-3),
+    "lion": lambda p: Lion(p, lr=1e-3),
+    "adamw": lambda p: AdamW(p, lr=1e-3, fused=True),
 }
 
 
@@ -118,7 +122,7 @@ def _model(mesh: DeviceMesh) -> dict[str, float]:
         sharded, resumed = pair
         start = {n: p.detach().clone() for n, p in whole.named_parameters()}
         first, second, third = build(whole.named_parameters()), build(sharded.named_parameters()), build(resumed.named_parameters())
-        batches = [torch.randn(8, 12, generator=torch.Generator().manual_seed(i)) for i in range(6)]
+        batches = [torch.randn(8, 12, generator=torch.Generator().manual_seed(i)) for i in range(STEPS)]
         for i, batch in enumerate(batches):
             if i == 3:
                 resumed.load_state_dict(sharded.state_dict())

@@ -1,9 +1,7 @@
 """Triton: Adafactor and CAME steps over many matrices, in as few passes over their elements as the rules allow.
 
-The rules are those of ``train.optim.adafactor`` and ``train.optim.came`` for parameters that are whole on their device. Each matrix is
-clipped and scaled by itself; a stack of matrices enters as one per leading index (``matrices``), so a parameter of more than two dimensions
-that is to be clipped as a whole stays with ``train.optim``, as do vectors, which have nothing to factor. Weights, gradients and moments are
-contiguous; row and column means are FP32.
+What ``train.kernels.steps`` runs on CUDA. Each matrix is clipped and scaled by itself. Weights, gradients and moments are contiguous; row
+and column means are FP32.
 """
 
 # Triton's decorator hides types, and a kernel's arguments are pointers and scalars of its own.
@@ -17,16 +15,11 @@ import torch
 import triton
 import triton.language as tl
 
-from train.kernels.fused.factored_sums import STRIP, WIDTH, Sums, extent, field, move_means, move_moments, square_sums
+from train.kernels.fused.factored_sums import STRIP, WIDTH, Sums, move_means, move_moments, square_sums
 from train.kernels.fused.rounding import store_weights
-from train.kernels.fused.tables import dtype_of, table
+from train.kernels.fused.tables import dtype_of, extent, field, table
 
 _WARPS = 8
-
-
-def matrices(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return a tensor's matrices: views over its last two dimensions, one per leading index."""
-    return list(tensor.reshape(-1, *tensor.shape[-2:]).unbind(0)) if tensor.ndim > 2 else [tensor]
 
 
 @triton.jit
@@ -53,27 +46,27 @@ def _squares_kernel(
 
 @triton.jit
 def _apply_kernel(
-    entries, work, rates, keep, seed, step,
+    entries, work, rates, keep, step,
     FACTORED: tl.constexpr, STOCHASTIC: tl.constexpr, VALUE: tl.constexpr, WEIGHT: tl.constexpr, WIDE: tl.constexpr,
     STRIP: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     tensor = tl.load(work + 2 * tl.program_id(0)).to(tl.int64)
     strip = tl.load(work + 2 * tl.program_id(0) + 1).to(tl.int64)
-    rows, columns = tl.load(entries + tensor * 6 + 4), extent(entries, tensor, 6, 5, WIDE)
-    values, weights = field(entries, tensor, 6, 0, VALUE, WIDE), field(entries, tensor, 6, 1, WEIGHT, WIDE)
+    rows, columns = tl.load(entries + tensor * 7 + 5), extent(entries, tensor, 7, 6, WIDE)
+    values, weights = field(entries, tensor, 7, 0, VALUE, WIDE), field(entries, tensor, 7, 1, WEIGHT, WIDE)
     row = (strip * STRIP + tl.arange(0, STRIP))[:, None]
     scale = tl.load(rates + tensor)
     if FACTORED:
-        scale *= tl.load(field(entries, tensor, 6, 2, tl.float32, WIDE) + row, mask=row < rows, other=0.0)
+        scale *= tl.load(field(entries, tensor, 7, 2, tl.float32, WIDE) + row, mask=row < rows, other=0.0)
     for start in range(0, columns, WIDTH):
         column = (start + tl.arange(0, WIDTH)).to(tl.int64)[None, :]
         inside = (row < rows) & (column < columns)
         element = row * columns + column
         value = tl.load(values + element, mask=inside, other=0.0).to(tl.float32) * scale
         if FACTORED:
-            value *= tl.load(field(entries, tensor, 6, 3, tl.float32, WIDE) + column, mask=column < columns, other=0.0)
+            value *= tl.load(field(entries, tensor, 7, 3, tl.float32, WIDE) + column, mask=column < columns, other=0.0)
         weight = tl.load(weights + element, mask=inside, other=0.0).to(tl.float32) * keep - value
-        store_weights(weights + element, weight, element, inside, seed, tensor, step, STOCHASTIC, WEIGHT)
+        store_weights(weights + element, weight, element, inside, tl.load(entries + tensor * 7 + 4), step, STOCHASTIC, WEIGHT)
 
 
 def mean_squares(values: Sequence[torch.Tensor], factors: Sums | None) -> torch.Tensor:
@@ -98,117 +91,91 @@ def subtract(
     *,
     keep: float,
     step: int,
-    seed: int | None,
+    seeds: Sequence[int] | None,
 ) -> None:
     """Set weights to ``keep * weights - rates[i] * values * factors``. Bytes per FP32 element: 12, the floor."""
-    shapes = [tuple(value.shape) for value in values]
     rows, columns = factors or (values, values)
-    made = table((values, weights, rows, columns), shapes, [triton.cdiv(height, STRIP) for height, _ in shapes])
+    numbers = [(seed, *value.shape) for seed, value in zip(seeds or [0] * len(values), values, strict=True)]
+    made = table((values, weights, rows, columns), numbers, [triton.cdiv(height, STRIP) for _, height, _ in numbers])
     dtype = dtype_of(weights)
     with torch.cuda.device_of(rates):
         _apply_kernel[(len(made.work),)](
-            made.entries, made.work, rates, keep, seed or 0, step, FACTORED=factors is not None,
-            STOCHASTIC=dtype == tl.bfloat16 and seed is not None, VALUE=dtype_of(values), WEIGHT=dtype, WIDE=made.wide,
+            made.entries, made.work, rates, keep, step, FACTORED=factors is not None,
+            STOCHASTIC=dtype == tl.bfloat16 and seeds is not None, VALUE=dtype_of(values), WEIGHT=dtype, WIDE=made.wide,
             STRIP=STRIP, WIDTH=WIDTH, num_warps=_WARPS,
         )  # fmt: skip
 
 
+@torch.library.custom_op("gristmill::adafactor_step", mutates_args=("weights", "rows", "columns", "exp_avgs"))
 def adafactor_step(
-    weights: Sequence[torch.Tensor],
-    grads: Sequence[torch.Tensor],
-    means: Sums,
-    *,
+    weights: list[torch.Tensor],
+    grads: list[torch.Tensor],
+    rows: list[torch.Tensor],
+    columns: list[torch.Tensor],
+    exp_avgs: list[torch.Tensor],
     step: int,
-    lr: float = 1e-2,
-    relative_step: bool = True,
-    scale_parameter: bool = True,
-    eps: tuple[float, float] = (1e-30, 1e-3),
-    clip: float = 1.0,
-    decay_rate: float = -0.8,
-    weight_decay: float = 0.0,
-    exp_avgs: Sequence[torch.Tensor] | None = None,
-    beta1: float = 0.0,
-    seed: int | None = None,
-) -> None:
-    """Take one Adafactor step in place (Shazeer & Stern 2018, algorithms 4 to 6); settings as in ``train.optim.adafactor``.
-
-    Bytes moved per FP32 element: 24 (the gradient three times, the weight twice, one write), with a first moment 36; the sums and the
-    clipping must each end before the next pass, so the floor is that, or 12 where a matrix stays in L2.
-
-    Args:
-        weights: matrices of one dtype.
-        grads: matrices of one dtype.
-        means: row means (R,) and column means (C,) of every matrix, FP32.
-        step: this step's number, from 1.
-        lr: upper bound of the relative step, or the step where ``relative_step`` is False.
-        relative_step: bound the step by 1/sqrt(step).
-        scale_parameter: multiply the step by max(eps[1], RMS(weight)).
-        eps: added to squared gradients; least scale of a parameter.
-        clip: RMS above which an update is scaled down.
-        decay_rate: exponent of beta2.
-        weight_decay: decoupled.
-        exp_avgs: first moments, FP32 or BF16, or None.
-        beta1: of the first moment.
-        seed: where given, BF16 weights are rounded stochastically.
-    """
-    if not weights:
-        return
-    factors = move_means(means, square_sums(grads), beta=1 - step**decay_rate, eps=eps[0])
-    shrink = _shrink(grads, factors, clip)
-    rate = min(lr, step**-0.5) if relative_step else lr
+    rate: float,
+    least_scale: float,
+    keep: float,
+    eps: float,
+    clip: float,
+    beta1: float,
+    beta2: float,
+    seeds: list[int] | None,
+) -> torch.Tensor:
+    """Take one Adafactor step in place; returns each matrix's mean square of the update before clipping (n,)."""
+    factors = move_means((rows, columns), square_sums(grads), beta=beta2, eps=eps)
+    squares = mean_squares(grads, factors)
+    shrink = _shrink(squares, clip)
     rates = torch.full_like(shrink, rate)
-    if scale_parameter:
-        rates = rate * mean_squares(weights, None).sqrt().clamp_(min=eps[1])
-    keep = 1 - lr * weight_decay
-    if exp_avgs is None:
-        subtract(weights, grads, factors, rates * shrink, keep=keep, step=step, seed=seed)
-    else:
+    if least_scale > 0:
+        rates = rate * mean_squares(weights, None).sqrt().clamp_(min=least_scale)
+    if exp_avgs:
         move_moments(grads, exp_avgs, factors, shrink, beta1)
-        subtract(weights, exp_avgs, None, rates, keep=keep, step=step, seed=seed)
+        subtract(weights, exp_avgs, None, rates, keep=keep, step=step, seeds=seeds)
+    else:
+        subtract(weights, grads, factors, rates * shrink, keep=keep, step=step, seeds=seeds)
+    return squares
 
 
+@adafactor_step.register_fake
+def _(weights, grads, rows, columns, exp_avgs, step, rate, least_scale, keep, eps, clip, beta1, beta2, seeds):
+    return weights[0].new_empty(len(weights), dtype=torch.float32)
+
+
+@torch.library.custom_op(
+    "gristmill::came_step", mutates_args=("weights", "exp_avgs", "rows", "columns", "residual_rows", "residual_columns")
+)
 def came_step(
-    weights: Sequence[torch.Tensor],
-    grads: Sequence[torch.Tensor],
-    exp_avgs: Sequence[torch.Tensor],
-    means: Sums,
-    residuals: Sums,
-    *,
+    weights: list[torch.Tensor],
+    grads: list[torch.Tensor],
+    exp_avgs: list[torch.Tensor],
+    rows: list[torch.Tensor],
+    columns: list[torch.Tensor],
+    residual_rows: list[torch.Tensor],
+    residual_columns: list[torch.Tensor],
     step: int,
     lr: float,
-    betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
-    eps: tuple[float, float] = (1e-30, 1e-16),
-    clip: float = 1.0,
-    weight_decay: float = 0.0,
-    seed: int | None = None,
-) -> None:
-    """Take one CAME step in place (Luo et al. 2023, algorithm 2); settings as in ``train.optim.came``.
-
-    Bytes moved per FP32 element: 32 (gradient; gradient; gradient and moment in, moment out; moment and weight in, weight out). Three sums
-    stand between the passes, so that is the floor, or 20 where a matrix stays in L2.
-
-    Args:
-        weights: matrices of one dtype.
-        grads: matrices of one dtype.
-        exp_avgs: first moments, FP32 or BF16.
-        means: row and column means of squared gradients, FP32.
-        residuals: row and column means of the instability, FP32.
-        step: this step's number; it only seeds rounding.
-        lr: learning rate.
-        betas: of the moment, the means and the residuals.
-        eps: added to squared gradients and to the instability.
-        clip: RMS above which an update is scaled down.
-        weight_decay: decoupled.
-        seed: where given, BF16 weights are rounded stochastically.
-    """
-    if not weights:
-        return
-    factors = move_means(means, square_sums(grads), beta=betas[1], eps=eps[0])
-    strays = move_moments(grads, exp_avgs, factors, _shrink(grads, factors, clip), betas[0])
-    confidence = move_means(residuals, strays, beta=betas[2], eps=eps[1])
+    keep: float,
+    betas: list[float],
+    eps: list[float],
+    clip: float,
+    seeds: list[int] | None,
+) -> torch.Tensor:
+    """Take one CAME step in place; returns each matrix's mean square of the update before clipping (n,)."""
+    factors = move_means((rows, columns), square_sums(grads), beta=betas[1], eps=eps[0])
+    squares = mean_squares(grads, factors)
+    strays = move_moments(grads, exp_avgs, factors, _shrink(squares, clip), betas[0])
+    confidence = move_means((residual_rows, residual_columns), strays, beta=betas[2], eps=eps[1])
     rates = weights[0].new_full((len(weights),), lr, dtype=torch.float32)
-    subtract(weights, exp_avgs, confidence, rates, keep=1 - lr * weight_decay, step=step, seed=seed)
+    subtract(weights, exp_avgs, confidence, rates, keep=keep, step=step, seeds=seeds)
+    return squares
 
 
-def _shrink(grads: Sequence[torch.Tensor], factors: Sums, clip: float) -> torch.Tensor:
-    return (mean_squares(grads, factors).sqrt() / clip).clamp_(min=1).reciprocal_()
+@came_step.register_fake
+def _(weights, grads, exp_avgs, rows, columns, residual_rows, residual_columns, step, lr, keep, betas, eps, clip, seeds):
+    return weights[0].new_empty(len(weights), dtype=torch.float32)
+
+
+def _shrink(squares: torch.Tensor, clip: float) -> torch.Tensor:
+    return (squares.sqrt() / clip).clamp_(min=1).reciprocal_()

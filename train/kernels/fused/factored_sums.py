@@ -15,31 +15,13 @@ import torch
 import triton
 import triton.language as tl
 
-from train.kernels.fused.tables import dtype_of, table
+from train.kernels.fused.tables import dtype_of, extent, field, table
 
 STRIP = 16
 WIDTH = 256
 _WARPS = 8
 
 Sums = tuple[list[torch.Tensor], list[torch.Tensor]]
-
-
-@triton.jit
-def field(entries, tensor, FIELDS: tl.constexpr, FIELD: tl.constexpr, DTYPE: tl.constexpr, WIDE: tl.constexpr):
-    """Return a tensor's address of one kind, as a pointer; ``WIDE`` says that it is a multiple of 16."""
-    address = tl.load(entries + tensor * FIELDS + FIELD)
-    if WIDE:
-        address = tl.multiple_of(address, 16)
-    return address.to(tl.pointer_type(DTYPE))
-
-
-@triton.jit
-def extent(entries, tensor, FIELDS: tl.constexpr, FIELD: tl.constexpr, WIDE: tl.constexpr):
-    """Return a size from the table; ``WIDE`` says that it is a multiple of 16."""
-    size = tl.load(entries + tensor * FIELDS + FIELD)
-    if WIDE:
-        size = tl.multiple_of(size, 16)
-    return size
 
 
 @triton.jit

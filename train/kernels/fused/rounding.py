@@ -10,15 +10,15 @@ import triton.language as tl
 
 
 @triton.jit
-def store_weights(target, values, element, mask, seed, tensor, step, STOCHASTIC: tl.constexpr, DTYPE: tl.constexpr):
-    """Store ``values``; the noise is a function of (seed, step, tensor, index of the element) alone."""
+def store_weights(target, values, element, mask, seed, step, STOCHASTIC: tl.constexpr, DTYPE: tl.constexpr):
+    """Store ``values``; the noise is a function of (the tensor's seed, step, index of the element) alone."""
     if STOCHASTIC:
         zero = (element * 0).to(tl.uint32)
         noise, _, _, _ = tl.philox(
             seed,
             element.to(tl.uint32),
             (element >> 32).to(tl.uint32),
-            zero + tl.to_tensor(tensor).to(tl.uint32),
+            zero,
             zero + tl.to_tensor(step).to(tl.uint32),
         )
         bits = values.to(tl.uint32, bitcast=True)

@@ -1,15 +1,37 @@
 """Multi-tensor launches: a table of addresses and sizes, and a list of (tensor, block) that gives every program its work."""
 
+# Triton's decorator hides types, and a kernel's arguments are pointers and scalars of its own.
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,no-any-return"
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import triton
 import triton.language as tl
 
 ELEMENT = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 _VECTOR = 16
+
+
+@triton.jit
+def field(entries, tensor, FIELDS: tl.constexpr, FIELD: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return a tensor's address of one kind, as a pointer; ``ALIGNED`` says that it is a multiple of 16."""
+    address = tl.load(entries + tensor * FIELDS + FIELD)
+    if ALIGNED:
+        address = tl.multiple_of(address, 16)
+    return address.to(tl.pointer_type(DTYPE))
+
+
+@triton.jit
+def extent(entries, tensor, FIELDS: tl.constexpr, FIELD: tl.constexpr, WIDE: tl.constexpr):
+    """Return a size from the table; ``WIDE`` says that it is a multiple of 16."""
+    size = tl.load(entries + tensor * FIELDS + FIELD)
+    if WIDE:
+        size = tl.multiple_of(size, 16)
+    return size
 
 
 @dataclass(frozen=True)
@@ -17,7 +39,7 @@ class Table:
     """Entries for one launch.
 
     Attributes:
-        entries: (n, fields) of int64: addresses of one tensor per field, then sizes.
+        entries: (n, fields) of int64: addresses of one tensor per field, then numbers, of which the last are sizes.
         work: (programs, 2) of int32: tensor and block of each program.
         blocks: most blocks of any tensor.
         aligned: every tensor starts at a multiple of 16 bytes, so that loads may be wide.
