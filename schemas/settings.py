@@ -66,7 +66,7 @@ class OptimizerSettings:
     """An optimizer by name, with parameter groups (no decay on norms, biases and other vectors).
 
     Attributes:
-        name: one of ``train.build.DRIVEN``.
+        name: adafactor, adamw, adamw8bit, came, kfac, lbfgs, lion, muon, schedule_free, sgd, soap or sophia.
         lr: peak learning rate.
         weight_decay: decoupled weight decay.
         embedding_lr: learning rate of the embeddings; null means ``lr``.

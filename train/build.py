@@ -7,16 +7,13 @@ import inspect
 import torch
 
 from schemas.errors import RecipeError
+from train.compiling import why_not
 from train.model import Decoder
 from train.optim import OPTIMIZERS, build_optimizer
 from train.parallel import Ranks
 from train.precision import precision_context, store_weights
 from train.recompute import BlockBytes, choose_policy, measure_block, named_policy
 from train.stage import Stage
-
-DRIVEN = ("adafactor", "adamw", "came", "lion", "muon", "sgd", "sophia")
-"""Optimizers the loop can drive and resume bit for bit. The others need more than a gradient a step (``lbfgs`` evaluates the loss again,
-``schedule_free`` changes its weights to evaluate) or keep state of classes that checkpoints do not load (packages' own)."""
 
 
 def build_model(stage: Stage, ranks: Ranks) -> Decoder:
@@ -50,21 +47,25 @@ def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer
     Raises:
         RecipeError: an unknown optimizer or option.
     """
-    settings = stage.settings.training.optimizer
-    if settings.name in OPTIMIZERS and (settings.name not in DRIVEN or settings.options.get("estimator") == "hutchinson"):
+    training = stage.settings.training
+    settings = training.optimizer
+    twice = settings.options.get("estimator") == "hutchinson"
+    if training.compile and (settings.name == "kfac" or twice):
         raise RecipeError(
-            f"{settings.name!r} with options {settings.options} cannot be driven by the training loop",
-            where="training.optimizer.name",
-            fix=f"choose one of {', '.join(DRIVEN)} (sophia with its Gauss-Newton estimator)",
+            f"{settings.name} with options {settings.options} looks into the model's passes, which compiled blocks do not let it",
+            where="training.compile",
+            fix="set it to false",
         )
+    if twice and training.recompute != "none":
+        raise RecipeError("second derivatives need every activation", where="training.recompute", fix="set it to none")
     options = dict(settings.options)
-    if stage.settings.training.precision == "bf16_weights":
-        if settings.name in OPTIMIZERS and "rounding" not in inspect.signature(OPTIMIZERS[settings.name]).parameters:
-            able = ", ".join(name for name in DRIVEN if "rounding" in inspect.signature(OPTIMIZERS[name]).parameters)
+    if training.precision == "bf16_weights":
+        able = [name for name, factory in OPTIMIZERS.items() if "rounding" in inspect.signature(factory).parameters]
+        if settings.name in OPTIMIZERS and settings.name not in able:
             raise RecipeError(
                 f"{settings.name!r} cannot write weights of precision bf16_weights",
                 where="training.optimizer.name",
-                fix=f"use bf16, which keeps FP32 weights, or one of {able}",
+                fix=f"use bf16, which keeps FP32 weights, or one of {', '.join(sorted(able))}",
             )
         options = {"rounding": "master", **options}
     try:
@@ -74,7 +75,8 @@ def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer
             lr=settings.lr,
             weight_decay=settings.weight_decay,
             embedding_lr=settings.embedding_lr,
-            warmup_steps=stage.settings.training.schedule.warmup_steps,
+            warmup_steps=training.schedule.warmup_steps,
+            compiled=training.compile and not why_not(next(model.parameters()).device),
             **options,
         )
     except (ValueError, TypeError) as error:

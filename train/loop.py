@@ -31,6 +31,7 @@ from train.evaluate import evaluate
 from train.interrupt import Interrupt, Interrupted
 from train.ledger import Recorder, next_attempt
 from train.metrics import Meter, step_values
+from train.optim.packaged import weights_in_use
 from train.outcome import StageLosses, stage_outcome
 from train.parallel import Ranks
 from train.plateau import Plateau
@@ -233,15 +234,16 @@ class Trainer:
         return due and self.evaluated != self.step and bool(self.stage.holdout.lots) and self.training.eval_rows > 0
 
     def _evaluate(self) -> None:
-        self.heldout = evaluate(
-            self.model,
-            self.stage.holdout,
-            rows_per_source=self.training.eval_rows,
-            height=self.stage.micro_rows(self.ranks.world),
-            precision=self.training.precision,
-            ranks=self.ranks,
-            pause=self._pause,
-        )
+        with weights_in_use(self.optimizer):
+            self.heldout = evaluate(
+                self.model,
+                self.stage.holdout,
+                rows_per_source=self.training.eval_rows,
+                height=self.stage.micro_rows(self.ranks.world),
+                precision=self.training.precision,
+                ranks=self.ranks,
+                pause=self._pause,
+            )
         self.evaluated = self.step
         self._record(self.step - 1, self.heldout)
         if self.plateau.update(self.heldout):
@@ -265,7 +267,8 @@ class Trainer:
         began = time.perf_counter()
         self.recorder.flush(self.step)
         if self.ranks.first:
-            save(self.stage.root, path, {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, self.state())
+            with weights_in_use(self.optimizer):
+                save(self.stage.root, path, {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, self.state())
         self.ranks.broadcast(None)
         self.saved = path
         if self.ranks.first:

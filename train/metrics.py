@@ -67,7 +67,8 @@ class Meter:
 
         ``tokens_per_second`` (valid tokens, all ranks, checkpoints and evaluations left out), ``mfu`` (share of the peak of all ranks'
         devices), ``memory_bytes`` (most so far, of the device or the process), ``data_wait_seconds`` and ``checkpoint_seconds`` (sums),
-        ``compiled_graphs`` and ``compile_seconds`` (so far), ``update_rms``.
+        ``compiled_graphs`` and ``compile_seconds`` (so far), and what the optimizer reports:
+        ``update_rms``, ``share_clipped`` (1 - Sophia's win rate), ``state_bytes`` of this rank, ``state_bytes_per_parameter``.
         """
         peak = peak_flops(self.ranks.device, self.dtype) * self.ranks.world
         values = {
@@ -81,8 +82,7 @@ class Meter:
         }
         self._positions = self._seconds = self._waited = self._saving = self._tokens = 0.0
         report = getattr(self.optimizer, "report", None)
-        figures = report() if report is not None else {}
-        return values | {name: figures[name] for name in ("update_rms",) if name in figures}
+        return values | (report() if report is not None else {})
 
 
 def memory_bytes(device: torch.device) -> float:

@@ -259,7 +259,7 @@ def test_mistakes_are_named(tmp_path):
     refused(lambda v: v["training"].update(early_stop={"cooldown": 3}), RecipeError, r"early_stop\.cooldown")
     refused(lambda v: v["training"]["optimizer"].update(name="adamv"), RecipeError, "did you mean 'adamw'")
     refused(lambda v: v["training"].update(early_stop={"monitor": "heldout/cod"}), RecipeError, "heldout/code")
-    refused(lambda v: v["training"]["optimizer"].update(name="lbfgs"), RecipeError, "cannot be driven by the training loop")
+    refused(lambda v: (v["training"]["optimizer"].update(name="kfac"), v["training"].update(compile=True)), RecipeError, "compiled blocks")
     refused(lambda v: v.update(segments_hash="0"), LakeError, "not those that stage 'first' was planned with")
     refused(lambda v: v.update(init_from="runs/r/9-none"), LakeError, "has not ended")
     refused(lambda v: v["model"].update(heads=3), RecipeError, r"model\.heads")

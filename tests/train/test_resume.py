@@ -11,12 +11,12 @@ import time
 import pytest
 import torch
 
-from schemas.errors import LakeError
+from schemas.errors import LakeError, RecipeError
 from schemas.settings import EarlyStopSettings
 from tests.train.run_tables import After, finish, losses, start, table, trainer, valid
-from tests.train.tiny_lake import MODEL, TRAINING, build, write_stage
-from train.build import DRIVEN
+from tests.train.tiny_lake import MODEL, TRAINING, build, documents, pack, write_lot, write_stage
 from train.interrupt import Interrupted
+from train.optim import OPTIMIZERS
 from train.schedule import scale
 
 
@@ -69,10 +69,29 @@ def test_an_interrupt_at_any_moment_changes_nothing(tmp_path, precision, dropout
         assert_same_run(tmp_path / "whole", root)
 
 
-@pytest.mark.parametrize("name", DRIVEN)
-def test_every_optimizer_of_the_loop_resumes_bit_for_bit(tmp_path, name):
-    optimizer = dataclasses.replace(TRAINING.optimizer, name=name, lr=1e-3, options={"every": 2} if name == "sophia" else {})
+OPTIONS = {
+    "sophia": {"every": 2},
+    "sophia with second derivatives": {"every": 2, "estimator": "hutchinson"},
+    "kfac": {"every": 2},
+    "lbfgs": {"allow_stochastic": True, "max_iter": 3},
+}
+PACKAGES = {"adamw8bit": "torchao", "schedule_free": "schedulefree", "soap": "pytorch_optimizer"}
+
+
+@pytest.mark.parametrize("name", sorted({*OPTIMIZERS, *OPTIONS}))
+def test_every_optimizer_resumes_bit_for_bit(tmp_path, name, monkeypatch):
+    if name in PACKAGES:
+        pytest.importorskip(PACKAGES[name], reason=f"{PACKAGES[name]} is not installed: {name} left out")
+    options, kind = OPTIONS.get(name, {}), name.split()[0]
+    decay = 0.0 if name == "lbfgs" else 0.1
+    optimizer = dataclasses.replace(TRAINING.optimizer, name=kind, lr=1e-3, weight_decay=decay, options=options)
     stage = {"rows": 24, "training": dataclasses.replace(TRICKY, optimizer=optimizer)}
+    if name == "adamw8bit":  # torchao compiles its step for every shape: the lines are the same
+        monkeypatch.setattr(torch, "compile", lambda lines, **options: lines)
+    interrupted_equals_whole(tmp_path, kind, stage)
+
+
+def interrupted_equals_whole(tmp_path, name, stage):
     folder, _, _ = build(tmp_path / "whole", **stage)
     trainer(tmp_path / "whole", folder).run()
     assert len(set(losses(tmp_path / "whole").values())) == 6
@@ -85,6 +104,21 @@ def test_every_optimizer_of_the_loop_resumes_bit_for_bit(tmp_path, name):
         trainer(tmp_path / "stopped", folder, After(3)).run()
     trainer(tmp_path / "stopped", folder).run()
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_lbfgs_trains_on_the_whole_batch_and_refuses_to_on_parts_of_it(tmp_path):
+    optimizer = dataclasses.replace(TRAINING.optimizer, name="lbfgs", lr=1.0, weight_decay=0.0, options={"max_iter": 4})
+    found = {}
+    for rows, name in ((16, "whole"), (4, "parts")):
+        training = dataclasses.replace(TRICKY, optimizer=optimizer, batch_rows=rows, checkpoint_every=0)
+        lots = [write_lot(tmp_path / name, "code-0", "code", pack(documents(0, 60, 1))[:16])]
+        folder = write_stage(tmp_path / name, "first", lots, lots, {"code-0": (0, 48)}, 48, training=training)
+        if name == "parts":
+            with pytest.raises(RecipeError, match="give it the whole batch"):
+                trainer(tmp_path / name, folder).run()
+        else:
+            found = trainer(tmp_path / name, folder).run()
+    assert found.heldout["all"] < 2.5, "the rows it was trained on, from 4.2 in 3 steps"
 
 
 def test_a_stage_that_stops_early_cools_down_and_resumes_bit_for_bit(tmp_path):

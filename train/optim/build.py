@@ -14,6 +14,7 @@ from train.optim.adafactor import Adafactor
 from train.optim.adamw import adamw, sgd
 from train.optim.came import CAME
 from train.optim.groups import parameter_groups
+from train.optim.kfac import KFAC
 from train.optim.lbfgs import LBFGS
 from train.optim.lion import Lion
 from train.optim.muon import Muon
@@ -31,6 +32,7 @@ OPTIMIZERS: dict[str, Factory] = {
     "muon": Muon,
     "lion": Lion,
     "sgd": sgd,
+    "kfac": KFAC,
     "lbfgs": LBFGS,
     "soap": soap,
     "schedule_free": schedule_free,
@@ -46,6 +48,7 @@ def build_optimizer(
     weight_decay: float = 0.0,
     embedding_lr: float | None = None,
     warmup_steps: int | None = None,
+    compiled: bool = False,
     **options: Any,
 ) -> torch.optim.Optimizer:
     """Build the named optimizer over groups of parameters (``train.optim.groups``).
@@ -59,6 +62,7 @@ def build_optimizer(
         weight_decay: decoupled weight decay of matrices.
         embedding_lr: peak learning rate of embeddings; ``lr`` where None.
         warmup_steps: steps of warm-up in the schedule; only a rule that demands them looks.
+        compiled: let a rule that can compile its step on the CPU do so, unless its options say who computes.
         options: the optimizer's own, as its factory names them.
 
     Raises:
@@ -77,4 +81,7 @@ def build_optimizer(
     if "warmup_steps" in known:
         options["warmup_steps"] = warmup_steps
     groups = parameter_groups(named_parameters, lr=lr, weight_decay=weight_decay, embedding_lr=embedding_lr)
+    on_cpu = all(p.device.type == "cpu" for group in groups for _, p in group["params"])
+    if compiled and on_cpu and isinstance(factory, type) and "impl" in known:
+        options.setdefault("impl", "compile")
     return factory(groups, **options)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-from train.optim.adamw import AdamW, adamw
-from train.optim.groups import is_embedding
-from train.optim.reporting import Reporting
 from train.optim.sole import refuse_sharded
+from train.optim.split import Groups, Split
 
 
-class Muon(Reporting):
+class Muon(Split):
     """Torch's Muon (Jordan et al. 2024) for hidden matrices; AdamW for embeddings, output layers and everything that is not a matrix.
 
-    Both share one state and one list of groups, so that schedules and checkpoints see a single optimizer. Sharded parameters are refused:
-    torch's Newton-Schulz runs in BF16 over shards and drifts from the unsharded result.
+    Sharded parameters are refused: torch's Newton-Schulz runs in BF16 over shards and drifts from the unsharded result.
 
     Args:
         groups: named parameter groups.
@@ -32,7 +28,7 @@ class Muon(Reporting):
 
     def __init__(
         self,
-        groups: list[dict[str, Any]],
+        groups: Groups,
         *,
         momentum: float = 0.95,
         nesterov: bool = True,
@@ -43,51 +39,9 @@ class Muon(Reporting):
         eps: float = 1e-8,
     ) -> None:
         refuse_sharded("muon", groups)
-        matrices: list[dict[str, Any]] = []
-        rest: list[dict[str, Any]] = []
-        for group in groups:
-            chosen = {
-                name for name, p in group["params"] if p.ndim == 2 and not is_embedding(name) and not set(name.split(".")) & set(output)
-            }
-            for part, wanted in ((matrices, True), (rest, False)):
-                params = [(name, p) for name, p in group["params"] if (name in chosen) is wanted]
-                if params:
-                    part.append({**group, "params": params})
-        if not matrices:
-            raise ValueError(
-                "muon found no hidden matrix to work on: every parameter is a vector, an embedding or an output layer; use adamw"
-            )
         adjust = "match_rms_adamw" if match_adamw else "original"
-        self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, adjust_lr_fn=adjust)
-        ]
-        if rest:
-            self._parts.append(adamw(rest, betas=betas, eps=eps))
-        super().__init__([group for part in self._parts for group in part.param_groups], {})
-        self._share()
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore groups and states, and hand them to both parts."""
-        super().__setstate__(state)
-        self._share()
+        def muon(hidden: Groups) -> torch.optim.Optimizer:
+            return torch.optim.Muon(hidden, momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, adjust_lr_fn=adjust)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient; returns what ``closure`` does."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for part in self._parts:
-            part.step()
-        return loss
-
-    def _directions(self) -> Iterator[torch.Tensor]:
-        if isinstance(self._parts[-1], AdamW):
-            yield from self._parts[-1]._directions()
-
-    def _share(self) -> None:
-        groups = iter(self.param_groups)
-        for part in self._parts:
-            part.param_groups = [next(groups) for _ in part.param_groups]
-            part.state = self.state
+        super().__init__(muon, groups, name="muon", output=output, rest={"betas": betas, "eps": eps})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -14,8 +15,10 @@ from train.optim.sole import package, refuse_sharded
 def adamw8bit(groups: list[dict[str, Any]], *, betas: Sequence[float] = (0.9, 0.95), eps: float = 1e-8, block_size: int = 256) -> Reporting:
     """Build torchao's AdamW with 8-bit moments (Dettmers et al. 2022): about 2.03 bytes per parameter; needs a C++ compiler on the CPU.
 
-    Moments of tensors that have fewer than 4,096 elements, or are not a multiple of ``block_size``, stay FP32.
+    Whole parameters only: shards are quantised in blocks of their own, so sharded is not what unsharded is. Moments of tensors that have
+    fewer than 4,096 elements, or are not a multiple of ``block_size``, stay FP32.
     """
+    refuse_sharded("adamw8bit", groups)
     module = package("torchao.optim", pip="torchao", optimizer="adamw8bit")
 
     class AdamW8bit(module.AdamW8bit, Reporting):  # type: ignore[misc, name-defined]
@@ -32,13 +35,51 @@ def adamw8bit(groups: list[dict[str, Any]], *, betas: Sequence[float] = (0.9, 0.
 def schedule_free(groups: list[dict[str, Any]], *, betas: Sequence[float] = (0.9, 0.95), eps: float = 1e-8) -> Reporting:
     """Build Schedule-Free AdamW (Defazio et al. 2024): 8 bytes; a constant schedule after warm-up; whole parameters only.
 
-    Call ``optimizer.eval()`` before evaluating or saving weights, and ``optimizer.train()`` before the next step.
+    While training the parameters are where gradients are taken; the weights to use are an average, which they hold within
+    ``weights_in_use(optimizer)``. A saved state has both, so that training goes on from exactly where it was.
     """
     refuse_sharded("schedule_free", groups)
     module = package("schedulefree", pip="schedulefree", optimizer="schedule_free")
-    optimizer: Any = type("AdamWScheduleFree", (module.AdamWScheduleFree, Reporting), {})(groups, betas=tuple(betas), eps=eps)
+
+    class AdamWScheduleFree(module.AdamWScheduleFree, Reporting):  # type: ignore[misc, name-defined]
+        @contextmanager
+        def averaged(self) -> Iterator[None]:
+            held = self._held = [p.detach().clone() for p in self._listed()]
+            self.eval()
+            for group in self.param_groups:
+                group["train_mode"] = True
+            try:
+                yield
+            finally:
+                self._held = []
+                with torch.no_grad():
+                    torch._foreach_copy_(self._listed(), held)
+
+        def state_dict(self) -> dict[str, Any]:
+            state: dict[str, Any] = super().state_dict()
+            held = getattr(self, "_held", []) or [p.detach().clone() for p in self._listed()]
+            return {**state, "state": {i: {**entry, "weights": held[i]} for i, entry in state["state"].items()}}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            super().load_state_dict(state_dict)
+            with torch.no_grad():
+                for p in self._listed():
+                    if "weights" in self.state[p]:
+                        p.copy_(self.state[p].pop("weights"))
+
+        def _listed(self) -> list[torch.Tensor]:
+            return [p for group in self.param_groups for p in group["params"]]
+
+    built: Any = AdamWScheduleFree
+    optimizer: Any = built(groups, betas=tuple(betas), eps=eps)
     optimizer.train()
     return cast(Reporting, optimizer)
+
+
+def weights_in_use(optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
+    """Within it the parameters hold the weights to evaluate and to save: an average under schedule_free, themselves elsewhere."""
+    averaged: Callable[[], AbstractContextManager[None]] = getattr(optimizer, "averaged", nullcontext)
+    return averaged()
 
 
 def soap(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -69,27 +69,30 @@ class Sophia(ShardedOptimizer):
         steps = max((int(state["step"]) for state in self.state.values() if "step" in state), default=0)
         return steps % int(self.param_groups[0]["every"]) == 0
 
-    def update_curvature(self, *, tokens: int | None = None, loss: torch.Tensor | None = None) -> None:
+    def update_curvature(
+        self, *, tokens: int | None = None, loss: torch.Tensor | None = None, products: Sequence[torch.Tensor] | None = None
+    ) -> None:
         """Move h towards a fresh estimate.
 
         Args:
             tokens: for G: the gradients are those of a mean loss over so many tokens with sampled labels (over all ranks).
             loss: for H: a scalar that can be differentiated twice.
+            products: for H, in place of the loss: sums of ``products`` over its parts.
 
         Raises:
             ValueError: the argument of the other estimator, or sharded parameters with H (double backward is not had there).
         """
         estimator = self.param_groups[0]["estimator"]
         if estimator == "gauss_newton":
-            if tokens is None or tokens < 1 or loss is not None:
+            if tokens is None or tokens < 1 or loss is not None or products is not None:
                 raise ValueError(
                     "sophia with the Gauss-Newton estimator needs update_curvature(tokens=...), at least 1, and the gradients set"
                 )
             self._from_gradients(float(tokens))
         else:
-            if loss is None or tokens is not None:
-                raise ValueError("sophia with the Hutchinson estimator needs update_curvature(loss=...)")
-            self._from_products(loss)
+            if (loss is None) is (products is None) or tokens is not None:
+                raise ValueError("sophia with the Hutchinson estimator needs update_curvature(loss=...), or products=...")
+            self._from_products(self.products(loss) if products is None and loss is not None else products or ())
 
     @torch.no_grad()
     def _from_gradients(self, tokens: float) -> None:
@@ -101,7 +104,12 @@ class Sophia(ShardedOptimizer):
             for block in part.blocks:
                 cut(curvature, block).mul_(beta).add_(part.grad32(block).square(), alpha=(1 - beta) * tokens)
 
-    def _from_products(self, loss: torch.Tensor) -> None:
+    def products(self, loss: torch.Tensor) -> list[torch.Tensor]:
+        """Return z * (Hessian z) of a scalar that can be differentiated twice, by parameter; z is the same until the next step.
+
+        Raises:
+            ValueError: sharded parameters (double backward is not had there).
+        """
         listed = [entry for entry in self._parameters() if entry[0].requires_grad]
         for _, name, _, place, _ in listed:
             if place.mesh is not None:
@@ -114,11 +122,15 @@ class Sophia(ShardedOptimizer):
             generator = torch.Generator(parameter.device)
             noise_for(generator, seed=group["seed"], name=f"hutchinson/{name}", step=step, offset=place.offset)
             probes.append(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype, device=parameter.device))
-        products = torch.autograd.grad(grads, parameters, probes, allow_unused=True, materialize_grads=True)
-        with torch.no_grad():
-            for (parameter, _, group, place, _), probe, product in zip(listed, probes, products, strict=True):
-                state = self.state[parameter] or self._begin(parameter, group, place)
-                state["curvature"].lerp_((probe * product).to(state["curvature"].dtype), 1 - group["betas"][1])
+        found = torch.autograd.grad(grads, parameters, probes, allow_unused=True, materialize_grads=True)
+        return [probe * product for probe, product in zip(probes, found, strict=True)]
+
+    @torch.no_grad()
+    def _from_products(self, products: Sequence[torch.Tensor]) -> None:
+        listed = [entry for entry in self._parameters() if entry[0].requires_grad]
+        for (parameter, _, group, place, _), product in zip(listed, products, strict=True):
+            state = self.state[parameter] or self._begin(parameter, group, place)
+            state["curvature"].lerp_(product.to(state["curvature"].dtype), 1 - group["betas"][1])
 
     def _start(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
         return {"exp_avg": like(parameter), "curvature": like(parameter)}
