@@ -24,9 +24,9 @@ from curate.edit.failures import after_edits, edit_files
 from curate.exclude import exclusion_files, with_exclusions
 from curate.filter import failures_of, rules_of
 from curate.scores import read_signals, signal_files
-from curate.step import Silent
+from curate.step import Shard, Silent, Step
 from schemas.errors import GristmillError
-from schemas.manifest import Snapshot, read_snapshot
+from schemas.manifest import Entry, Snapshot, read_snapshot
 from schemas.recipe import Recipe
 from schemas.tables import FAILURE, VERDICTS
 
@@ -44,7 +44,9 @@ class _Refusing:
     """An executor that finds what is stored, and refuses to compute."""
 
     def run(self, function: Callable[..., Any], tasks: Sequence[Any], processes: bool) -> Iterator[tuple[int, Any]]:
-        if tasks:
+        if tasks and tasks[0][1].name == "generation":  # a record of settings, which other rules are part of: made, and not published
+            yield from ((turn, _record(step, shard)) for turn, (_, step, shard) in enumerate(tasks))
+        elif tasks:
             step = tasks[0][1].name
             what = "counts repeated ids" if step == "repeats" else "computes a signal" if step.startswith("score_") else "goes over text"
             raise NotStored(
@@ -52,7 +54,10 @@ class _Refusing:
                 where="what-if",
                 fix="run `gristmill curate RECIPE` with the change; rules and thresholds over stored signals need none",
             )
-        return iter(())
+
+
+def _record(step: Step, shard: Shard) -> Entry:
+    return Entry(step.key(shard), step.name, shard.label, {}, {"shards": len(shard.task["shards"])})
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def test_folders_that_cannot_be_used_are_refused(tmp_path):
         score(strings(["a"]), task(tmp_path / "three"))
 
 
-def test_a_recipe_uses_it_in_a_rule_and_workers_change_no_byte(tmp_path):
+def test_a_recipe_uses_it_in_a_rule(tmp_path):
     make_model(tmp_path / "model")
     write_jsonl(tmp_path / "web.jsonl", [text[:80] for text in corpus(1, 30)])
     recipe = {
@@ -107,12 +107,11 @@ def test_a_recipe_uses_it_in_a_rule_and_workers_change_no_byte(tmp_path):
         "holdout": {"share": 0},
     }
     (tmp_path / "r.yaml").write_text(json.dumps(recipe))
-    published = []
-    for workers in (1, 2):
-        root = tmp_path / f"lake{workers}"
-        snapshot = curate(Curation(root, load_recipe(tmp_path / "r.yaml"), LocalExecutor(workers), Silent()))
-        published.append([file.checksum for file in snapshot.files("scores")])
-    assert published[0] == published[1] and len(published[0]) > 1
+    root = tmp_path / "lake"
+    snapshot = curate(Curation(root, load_recipe(tmp_path / "r.yaml"), LocalExecutor(1), Silent()))
+    assert len(snapshot.files("scores")) > 1
     scores = [row["value"] for file in snapshot.files("scores") for row in pq.read_table(root / file.path).to_pylist()]
+    wanted = score(strings([text[:80] for text in corpus(1, 30)]), task(tmp_path / "model", batch=1))
+    assert np.allclose(scores, wanted.to_numpy(zero_copy_only=False), atol=1e-5)
     reasons = [row["reason"] for file in snapshot.files("verdicts") for row in pq.read_table(root / file.path).to_pylist()]
     assert [reason == "poor" for reason in reasons] == [value < 0.5 for value in scores]
