@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -187,8 +188,9 @@ def _near(
             settings,
             threshold=near.threshold,
             policy=near.policy,
-            locked=old[chosen],
+            locked=int(old[chosen].sum()),
             memory_limit=task["memory_bytes"],
+            threads=os.cpu_count() or 1,
         )
 
 

@@ -55,7 +55,7 @@ def probability_curve(settings: SketchSettings, similarity: npt.ArrayLike) -> np
 
 
 @numba.njit(nogil=True, cache=True)
-def _scatter(keys, places, low, shift, heads, out):  # type: ignore[no-untyped-def]
+def scatter(keys, places, low, shift, heads, out):  # type: ignore[no-untyped-def]
     """Writes key << 32 | document to `out`, in groups by (key - low) >> shift; heads[g] becomes the end of group g.
 
     An empty `places` stands for documents 0, 1, ...
@@ -185,8 +185,13 @@ def _ranges(band: npt.NDArray[Any], memory_limit: int) -> Iterator[tuple[npt.NDA
 def _group(keys: npt.NDArray[np.uint32], places: npt.NDArray[np.uint32], low: int, bits: int) -> tuple[Any, Any]:
     """Buckets of equal keys of one range: starts, the end included, and members."""
     packed, heads = np.empty(len(keys), np.uint64), np.empty((1 << _GROUP_BITS) + 1, np.int64)
-    _scatter(keys, places, low, bits - _GROUP_BITS, heads, packed)
+    scatter(keys, places, low, bits - _GROUP_BITS, heads, packed)
     _order_groups(heads, low, bits - _GROUP_BITS, packed)
+    return group_packed(packed)
+
+
+def group_packed(packed: npt.NDArray[np.uint64]) -> tuple[Any, Any]:
+    """Buckets of equal leading halves of words in order: starts, the end included, and members, which are their other halves."""
     count, entries = _buckets(packed, np.empty(0, np.int64), np.empty(0, np.uint32))
     starts, members = np.full(count + 1, entries, np.int64), np.empty(entries, np.uint32)
     _buckets(packed, starts, members)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numba
@@ -10,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.dedup.graph import candidate_graph
-from curate.dedup.join import join
-from curate.dedup.leader import MAX_LEADERS, Progress, decide_leaders
+from curate.dedup.join import Buckets, join
+from curate.dedup.leader import Decisions, decide_leaders
+from curate.dedup.partitions import Components, partitioned
 from curate.dedup.sketch import Signatures, SketchSettings
 from curate.dedup.transitive import decide_transitive
 from curate.dedup.verify import BATCH_SHINGLES, FetchTexts, Int64, exact_jaccard
@@ -95,12 +100,9 @@ def find_near_duplicates(
     settings: SketchSettings,
     threshold: float = 0.8,
     policy: Literal["leader", "transitive"] = "leader",
-    locked: npt.NDArray[np.bool_] | None = None,
-    progress: Progress | None = None,
+    locked: int = 0,
     *,
-    max_leaders: int = MAX_LEADERS,
     memory_limit: int = 4 << 30,
-    batch_shingles: int = BATCH_SHINGLES,
     threads: int = 1,
 ) -> NearDuplicates:
     """Finds the documents to drop.
@@ -109,18 +111,15 @@ def find_near_duplicates(
         signatures: Of all documents; its arrays may be memory-mapped.
         preference: Rank of each document, shape (documents,), integers or floats: the smallest is kept first. Documents that
             share a band must have different ranks.
-        fetch_texts: Gives the texts of documents by ascending index; called with batches of candidates only.
+        fetch_texts: Gives the texts of documents by ascending index; called with batches of candidates only, from several threads.
         settings: What the signatures must have been made with.
         threshold: Least exact Jaccard similarity of duplicates.
         policy: leader: a document goes only when a kept one is verified similar to it. transitive: one document of each
             connected component stays.
-        locked: Documents kept in earlier generations, shape (documents,): they come before all others in preference, are
+        locked: Documents kept in earlier generations, the first ones: they come before all others in preference, are
             not compared with each other, and are never dropped.
-        progress: Called with (done, total) as the policy goes on, in its own units.
-        max_leaders: Kept documents that one bucket compares with its other members.
-        memory_limit: Bytes of working memory for the LSH join.
-        batch_shingles: Shingles of one batch of texts; memory is about 16 bytes for each.
-        threads: Threads for shingling. The result depends on none of the last three.
+        memory_limit: Bytes of working memory, see `curate.dedup.partitions`.
+        threads: Components decided at once. The result depends on neither of the last two.
 
     Returns:
         Dropped documents and counts.
@@ -132,20 +131,56 @@ def find_near_duplicates(
         raise ValueError(f"signatures were made with {signatures.settings.fingerprint}, not with {settings.fingerprint}: sign again")
     if not 0.0 < threshold <= 1.0:
         raise ValueError(f"threshold = {threshold}: a similarity above 0, at most 1")
-    for name, values in (("preference", preference), ("locked", locked)):
-        if values is not None and len(values) != len(signatures):
-            raise ValueError(f"{name} has {len(values)} entries for {len(signatures)} documents")
+    if len(preference) != len(signatures):
+        raise ValueError(f"preference has {len(preference)} entries for {len(signatures)} documents")
     if policy not in ("leader", "transitive"):
         raise ValueError(f"policy = {policy!r}: it is leader or transitive")
-    buckets = join(signatures.bands, memory_limit)
-    graph = candidate_graph(buckets, preference, locked)
-    verify = _Verifier(signatures, fetch_texts, threshold, batch_shingles, threads)
-    if policy == "leader":
-        found = decide_leaders(graph, verify, threshold, max_leaders, progress)
-    else:
-        found = decide_transitive(graph, verify, verify.measure, threshold, max_leaders, progress)
-    clusters = np.unique(found.kept, return_counts=True)[1]
+    share = memory_limit // 2 // threads
+    with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
+        components = Components(Path(folder), len(signatures), locked, share)
+        if len(signatures) * 24 <= memory_limit // 2:
+            joined: Iterable[Buckets] = [join(signatures.bands, max(memory_limit, 1 << 20))]
+        else:
+            joined = partitioned(signatures.bands, Path(folder), memory_limit // 2)
+        for buckets in joined:
+            components.add(buckets)
+        batches, candidates = components.batches()
+
+        def decide(batch: int) -> tuple[Decisions, int]:
+            return _decide(components.batch(batch), signatures, preference, fetch_texts, threshold, policy, locked, share)
+
+        with ThreadPoolExecutor(threads) as pool:
+            parts = list(pool.map(decide, range(batches)))
+    found = [decisions for decisions, _ in parts]
+    dropped, kept, similarity = (np.concatenate([getattr(each, name) for each in found]) for name in ("dropped", "kept", "similarity"))
+    order = np.argsort(dropped)
+    clusters = np.unique(kept, return_counts=True)[1]
     return NearDuplicates(
-        found.dropped, found.kept, found.similarity, len(graph.documents), found.comparisons, verify.verified, found.rounds,
-        int(clusters.max(initial=-1)) + 1, buckets.largest, found.oversized,
+        dropped[order], kept[order], similarity[order], candidates, sum(each.comparisons for each in found),
+        sum(verified for _, verified in parts), max(each.rounds for each in found), int(clusters.max(initial=-1)) + 1,
+        components.largest_bucket, sum(each.oversized for each in found),
     )  # fmt: skip
+
+
+def _decide(
+    buckets: Buckets,
+    signatures: Signatures,
+    preference: npt.NDArray[Any],
+    fetch_texts: FetchTexts,
+    threshold: float,
+    policy: str,
+    locked: int,
+    memory: int,
+) -> tuple[Decisions, int]:
+    """Decides some components; returns the decisions, by document index, and the pairs whose texts were read."""
+    nodes, members = np.unique(buckets.members, return_inverse=True)
+    documents: Int64 = nodes.astype(np.int64)
+    mine = Signatures(signatures.settings, [], signatures.sketch[documents], signatures.shingles[documents])
+    graph = candidate_graph(Buckets(buckets.starts, members.astype(np.uint32)), preference[documents], documents < locked)
+    budget = min(BATCH_SHINGLES, max(1, memory // 64))
+    verify = _Verifier(mine, lambda indices: fetch_texts(documents[indices]), threshold, budget, 1)
+    if policy == "leader":
+        found = decide_leaders(graph, verify, threshold)
+    else:
+        found = decide_transitive(graph, verify, verify.measure, threshold)
+    return replace(found, dropped=documents[found.dropped], kept=documents[found.kept]), verify.verified

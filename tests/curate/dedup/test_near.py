@@ -77,8 +77,9 @@ def sequential(texts: list[str], rank: np.ndarray, threshold: float, locked: np.
 @given(revisions(), st.integers(0, 1 << 32), st.sampled_from([0.5, 0.8, 1.0]), st.booleans())
 def test_what_goes_is_what_the_sequential_rule_drops(texts: list[str], seed: int, threshold: float, locks: bool) -> None:
     random = np.random.default_rng(seed)
-    rank, locked = random.permutation(len(texts)), random.random(len(texts)) < (0.3 if locks else 0)
-    result = near(texts, rank, threshold=threshold, locked=locked)
+    rank, first = random.permutation(len(texts)), len(texts) // 3 if locks else 0
+    locked = np.arange(len(texts)) < first
+    result = near(texts, rank, threshold=threshold, locked=first)
     assert dict(zip(result.document.tolist(), result.kept.tolist(), strict=True)) == sequential(texts, rank, threshold, locked)
     for u, v, similarity in zip(result.document, result.kept, result.similarity, strict=True):
         assert similarity == pytest.approx(jaccard(texts[u], texts[v]), abs=1e-12) and similarity >= threshold
@@ -90,7 +91,7 @@ def test_batches_and_the_order_of_documents_do_not_matter(texts: list[str], seed
     random = np.random.default_rng(seed)
     rank, order = random.permutation(len(texts)), random.permutation(len(texts))
     one = near(texts, rank, policy=policy)
-    other = near([texts[i] for i in order], rank[order], policy=policy, batch_shingles=1, memory_limit=1 << 20, threads=2)
+    other = near([texts[i] for i in order], rank[order], policy=policy, memory_limit=256, threads=2)
     expected = {(int(u), int(v), s) for u, v, s in zip(one.document, one.kept, one.similarity, strict=True)}
     assert {(int(order[u]), int(order[v]), s) for u, v, s in zip(other.document, other.kept, other.similarity, strict=True)} == expected
     assert (one.comparisons, one.largest_cluster) == (other.comparisons, other.largest_cluster)
@@ -104,7 +105,7 @@ def test_a_new_generation_equals_one_run_with_the_kept_documents_first(texts: li
     first = near(texts[:old], rank[:old])
     kept = np.setdiff1d(np.arange(old), first.document)
     among = np.concatenate([kept, np.arange(old, len(texts))])
-    second = near([texts[i] for i in among], rank[among], locked=np.arange(len(among)) < len(kept))
+    second = near([texts[i] for i in among], rank[among], locked=len(kept))
     prefer = rank + len(texts) * ~np.isin(np.arange(len(texts)), kept)
     whole = near(texts, prefer)
     new = whole.document >= old
