@@ -136,9 +136,8 @@ def main() -> None:
         times.append(float(seconds))
         peaks.append(int(peak))
         print(f"{documents:,} documents: {times[-1]:.1f} s, {peaks[-1] / 1e6:.0f} MB; {rest.strip()}", flush=True)
-    print(
-        f"memory at {options.documents:,} over a tenth of it: {peaks[1] / peaks[0]:.2f}; time exponent {math.log10(times[1] / times[0]):.2f}"
-    )
+    exponent = math.log10(times[1] / times[0])
+    print(f"memory at {options.documents:,} over a tenth of it: {peaks[1] / peaks[0]:.2f}; time exponent {exponent:.2f}")
 
 
 if __name__ == "__main__":
