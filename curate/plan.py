@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from curate.budget import LotBudget, LotState, States, fresh
+from curate.budget import LotBudget, States, fresh
 from curate.earlier import Earlier, last_shares
 from curate.mixture import follows_budgets, left_by_source, source_quotas, starting_weights, whole
 from curate.model_size import CHINCHILLA, parameters
-from curate.pacing import opening_times
 from curate.replays import first_rows, replayable, reserve
 from curate.slices import Part, Slice, part_slices, stage_parts
+from curate.streams import allot, next_opening, streams_of
 from schemas.errors import PlanError
 from schemas.interleave import Interleave
 from schemas.ranges import Range
@@ -227,8 +227,8 @@ class _Planner:
         groups = {name: [state for state in self._mine(part).values() if state.lot.source == name] for name, _ in quotas}
         dealt = Interleave(list(quotas.values()))
         unit = math.lcm(dealt.period, cut.batch)
-        opening = _next_opening(stage, groups.values(), unit if unit * 8 <= rows else cut.batch, span)
-        deals = {name: _streams(stage, groups[name], span) for name, replayed in quotas if not replayed}
+        opening = next_opening(stage, groups.values(), unit if unit * 8 <= rows else cut.batch, span)
+        deals = {name: streams_of(stage, groups[name], span) for name, replayed in quotas if not replayed}
         have = [sum(a.rows for a in self.pools[name]) if replayed else deals[name][1] for name, replayed in quotas]
         size = min(opening - at, cut.stop - at, dealt.longest(have))
         if stage.adaptive is not None and size < rows - at:  # one segment, so that later weights can take its place: lot after lot
@@ -246,7 +246,7 @@ class _Planner:
                 shares.append(SourceShare(name, quota, (Stream(1, tuple(taken)),), True))
             else:
                 spare = min(have[list(quotas).index((name, False))], rows) if stage.adaptive is not None else int(count)
-                shares.append(SourceShare(name, quota, _allot(deals[name][0], int(count), spare, after)))
+                shares.append(SourceShare(name, quota, allot(deals[name][0], int(count), spare, after)))
         place = self.place
         made = Segment(
             stage.name, place.first_row, size, place.first_step, cut.batch, place.seed, WINDOW, tuple(shares), why, self.decisions
@@ -311,65 +311,8 @@ def _rows_wanted(stage: Stage, place: Place) -> int | None:
     return steps * place.batch
 
 
-def _streams(stage: Stage, states: Sequence[LotState], span: tuple[int, int]) -> tuple[list[tuple[int, list[str]]], int]:
-    """Streams of a source as (quota, lots one after another), and the rows at which the first of them ends."""
-    bins = _bins(stage, states)
-    if stage.pacing is not None:
-        number = sum(opening <= span[0] for opening in _openings(stage, len(bins), span[1]))
-        while number < len(bins) and not any(state.left for level in bins[:number] for state in level):
-            number += 1
-        bins = bins[:number]
-    usable = [state for level in bins for state in level if state.left]
-    if not usable:
-        return [(1, [])], 0
-    left = [state.left for state in usable]
-    if stage.order != "shuffled" and stage.pacing is None:
-        return [(1, [state.lot.lot for state in usable])], sum(left)
-    quotas = whole([Fraction(rows) for rows in left], sum(left))
-    return [(quota, [state.lot.lot]) for quota, state in zip(quotas, usable, strict=True)], Interleave(quotas).longest(left)
-
-
-def _bins(stage: Stage, states: Iterable[LotState]) -> list[list[LotState]]:
-    """A source's lots by difficulty bin, in the stage's order."""
-    bins: dict[int, list[LotState]] = {}
-    for state in states:
-        bins.setdefault(state.lot.bin, []).append(state)
-    return [bins[level] for level in sorted(bins, reverse=stage.order == "hard_to_easy")]
-
-
-def _openings(stage: Stage, bins: int, rows: int) -> list[int]:
-    """The stage's row from which each bin is open."""
-    return [math.ceil(time * rows) for time in opening_times(stage, bins)]
-
-
-def _next_opening(stage: Stage, groups: Iterable[Sequence[LotState]], unit: int, span: tuple[int, int]) -> int:
-    """The stage's row, in whole units, at which pacing next opens a bin of any source; its end if none opens."""
-    done, rows = span
-    if stage.pacing is None:
-        return rows
-    openings = {-(-row // unit) * unit for group in groups for row in _openings(stage, len(_bins(stage, group)), rows)}
-    return min((row for row in openings if done < row < rows), default=rows)
-
-
 def _of(left: Mapping[str, int], names: Iterable[str]) -> list[int]:
     return [left[name] for name in names]
-
-
-def _allot(deal: Sequence[tuple[int, list[str]]], rows: int, most: int, after: dict[str, LotState]) -> tuple[Stream, ...]:
-    """Streams of a source, allotted ``rows`` rows, and up to ``most`` should other weights come to use them; ``after`` follows."""
-    streams = []
-    dealt = Interleave([quota for quota, _ in deal])
-    for (quota, lots), count, reach in zip(deal, dealt.counts(rows), dealt.counts(max(rows, most)), strict=True):
-        taken: list[Allotment] = []
-        for lot in lots:
-            mine, after[lot] = after[lot].take(min(int(count) - sum(a.rows for a in taken), after[lot].left))
-            taken += mine
-        for lot in lots if most > rows else ():
-            spare, _ = after[lot].take(min(int(reach) - sum(a.rows for a in taken), after[lot].left))
-            after[lot] = after[lot].saw(spare)
-            taken += spare
-        streams.append(Stream(quota, tuple(taken)))
-    return tuple(streams)
 
 
 def _some(names: Sequence[str]) -> str:

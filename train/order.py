@@ -72,10 +72,10 @@ class Order:
                 raise ValueError(f"lot {lot!r} is in the plan but has no rows")
         self._first = np.array([segment.first_row for segment in segments], dtype=np.int64)
         self._end = np.array(ends(segments), dtype=np.int64)
-        self.end = int(self._end.max(initial=0))
         # A segment that was never reached holds nothing and is left out; the others begin at different positions.
         by_beginning = np.argsort(self._first, kind="stable")
         self._sorted = by_beginning[self._end[by_beginning] > self._first[by_beginning]]
+        self.end = int(self._end[self._sorted].max(initial=0))
         self._dealers = [
             _Dealer(segment, int(end) - segment.first_row, self.sources, self.lots)
             for segment, end in zip(self.segments, self._end, strict=True)

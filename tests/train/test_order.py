@@ -144,6 +144,16 @@ def test_a_later_segment_cuts_a_stopped_one_short():
     assert step_rows(after, 9) == (36, 40)
 
 
+def test_segments_never_reached_do_not_lengthen_the_order():
+    share = (SourceShare("a", 1, (Stream(1, (Allotment("lot", 0, 40),)),)),)
+    one, two, three = (Segment(name, first, 10, first // 2, 2, 1, 1, share) for name, first in (("one", 0), ("two", 10), ("two", 20)))
+    again = Segment("one", 4, 6, 2, 2, 1, 1, share, "rewind")
+    order = Order([one, two, three, again], {"lot": [40]})
+    assert order.end == 10
+    with pytest.raises(IndexError):
+        order.rows(np.array([10]))
+
+
 def test_a_billion_rows_are_sought_without_a_table():
     lots = {f"lot-{s}": [65_536] * 763 for s in range(20)}
     shares = tuple(SourceShare(f"s{s}", 1, (Stream(1, (Allotment(f"lot-{s}", 0, 50_000_000),)),)) for s in range(20))
