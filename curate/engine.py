@@ -7,16 +7,28 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor as Pool
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+DEATHS = 2
+"""Processes of its own that a task may kill before it is given up."""
+
+
+@dataclass(frozen=True)
+class Died:
+    """In place of a result: the task killed the process that ran it, this often."""
+
+    times: int
 
 
 class Executor(Protocol):
     """Whatever can run shard functions; results come in any order, and a shard may run more than once."""
 
     def run(self, function: Callable[..., Any], tasks: Sequence[Any], processes: bool) -> Iterator[tuple[int, Any]]:
-        """Yield (position of the task, its result) as they finish; raise the first failure after cancelling what has not begun."""
+        """Yield (position of the task, its result or ``Died``) as they finish; a failure cancels what has not begun and is raised."""
         ...
 
 
@@ -36,13 +48,42 @@ class LocalExecutor:
         if workers <= 1:
             yield from ((position, function(task)) for position, task in enumerate(tasks))
             return
-        pool: Pool = _processes(workers) if processes else ThreadPoolExecutor(workers)
+        if processes:
+            yield from _in_processes(function, tasks, workers)
+            return
+        pool = ThreadPoolExecutor(workers)
         try:
             positions = {pool.submit(function, task): position for position, task in enumerate(tasks)}
             for future in as_completed(positions):
                 yield positions[future], future.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _in_processes(function: Callable[..., Any], tasks: Sequence[Any], workers: int) -> Iterator[tuple[int, Any]]:
+    """Run tasks in a pool; when a process of it dies, run what is left one by one, so that the task that kills is known."""
+    left = dict(enumerate(tasks))
+    pool = _processes(workers)
+    try:
+        positions = {pool.submit(function, task): position for position, task in left.items()}
+        for future in as_completed(positions):
+            try:
+                result = future.result()
+            except BrokenProcessPool:
+                continue
+            del left[positions[future]]
+            yield positions[future], result
+    finally:
+        pool.shutdown(cancel_futures=True)
+    for position, task in left.items():
+        yield position, _alone(function, task)
+
+
+def _alone(function: Callable[..., Any], task: Any) -> Any:
+    for _ in range(DEATHS):
+        with _processes(1) as pool, suppress(BrokenProcessPool):
+            return pool.submit(function, task).result()
+    return Died(DEATHS)
 
 
 def _processes(workers: int) -> ProcessPoolExecutor:

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.engine import Executor
+from curate.engine import Died, Executor
+from schemas.errors import LakeError
 from schemas.manifest import Entry, commit, find, fingerprint
 from schemas.store import Published, publish
 from schemas.tables import TABLES
@@ -125,15 +126,26 @@ def run_step(root: Path, step: Step, shards: Sequence[Shard], executor: Executor
     """Run what the manifest lacks and return the entries of all shards in order.
 
     Raises:
+        LakeError: a shard killed its process again and again; all others are finished.
         Exception: whatever a shard function raised; shards finished before stay finished.
     """
     entries = [find(root, step.name, step.key(shard)) for shard in shards]
     missing = [position for position, entry in enumerate(entries) if entry is None]
     progress.start(step.name, len(missing))
     tasks = [(root, step, shards[position]) for position in missing]
+    deadly: list[str] = []
     for turn, entry in executor.run(_run_shard, tasks, step.processes):
+        if isinstance(entry, Died):
+            deadly.append(shards[missing[turn]].label)
+            continue
         entries[missing[turn]] = entry
         progress.advance(step.name, entry.counts)
+    if deadly:
+        raise LakeError(
+            f"{len(deadly)} of {len(missing)} shards killed the process that worked on them each time; the others are finished",
+            where=f"step {step.name}, shards {', '.join(sorted(deadly)[:10])}",
+            fix="look at these inputs and at the memory there is; running again tries only them",
+        )
     progress.finish(step.name, len(missing), len(shards) - len(missing))
     return [entry for entry in entries if entry is not None]
 

@@ -21,6 +21,7 @@ Changes = Annotated[
     Parameter(name=["--set"], negative=(), consume_multiple=False, help="Change a field of the recipe: --set a.b=c; may be repeated."),
 ]
 Workers = Annotated[int, Parameter(name=["--workers"], help="Shards worked on at once; 0 is one for each core.")]
+Engine = Annotated[Literal["local", "dask"], Parameter(name=["--engine"], help="Where shards are worked on: here, or on a Dask cluster.")]
 Run = Annotated[str | None, Parameter(name=["--run"], help="Name of the training run; the recipe's own name by default.")]
 Sample = Annotated[str, Parameter(name=["--sample"], help="Share of the documents to run on, for example 1%.")]
 Ranks = Annotated[int, Parameter(name=["--ranks"], help="Training processes; more than one are started by torchrun.")]
@@ -38,6 +39,7 @@ def run(
     lake: Lake = LAKE,
     changes: Changes = (),
     workers: Workers = 0,
+    engine: Engine = "local",
     run: Run = None,
     sample: Sample = "100%",
     ranks: Ranks = 1,
@@ -48,7 +50,7 @@ def run(
     from pipelines.progress import reporter
     from pipelines.summary import print_summary
 
-    parameters = _parameters(recipe, lake, changes, workers, run, sample, ranks)
+    parameters = _parameters(recipe, lake, changes, sample, workers=workers, engine=engine, run=run, ranks=ranks)
     console = tables.console()
     name = parameters.run_name(parameters.load())
     if no_prefect:
@@ -65,7 +67,15 @@ def run(
 
 
 def curate(
-    recipe: Recipe, /, *, lake: Lake = LAKE, changes: Changes = (), workers: Workers = 0, sample: Sample = "100%", json: Json = False
+    recipe: Recipe,
+    /,
+    *,
+    lake: Lake = LAKE,
+    changes: Changes = (),
+    workers: Workers = 0,
+    engine: Engine = "local",
+    sample: Sample = "100%",
+    json: Json = False,
 ) -> None:
     """Read, filter, deduplicate, hold out, tokenise and pack, without training."""
     from pipelines.dedup_report import print_dedup
@@ -73,7 +83,7 @@ def curate(
     from pipelines.run import curate_lake
     from pipelines.state import lake_status, print_sources
 
-    parameters = _parameters(recipe, lake, changes, workers, None, sample)
+    parameters = _parameters(recipe, lake, changes, sample, workers=workers, engine=engine)
     with reporter(tables.console(stderr=json)) as progress:
         curate_lake(parameters, parameters.load(), progress)
     sources = lake_status(parameters.root)["sources"]
@@ -101,7 +111,7 @@ def stage(
     from pipelines.parameters import stage_position
     from pipelines.run import plan_stage
 
-    parameters = _parameters(recipe, lake, changes, 0, run, sample)
+    parameters = _parameters(recipe, lake, changes, sample, run=run)
     loaded = parameters.load()
     settings = plan_stage(parameters, loaded, stage_position(loaded, name))
     print(parameters.root / settings.folder / "stage.json")
@@ -126,7 +136,7 @@ def train(
     """Train one planned stage to its end; a stage that was interrupted resumes."""
     from pipelines.run import prepared_stage, train_stage
 
-    parameters = _parameters(recipe, lake, changes, 0, run, sample, ranks)
+    parameters = _parameters(recipe, lake, changes, sample, run=run, ranks=ranks)
     console = tables.console()
     outcome = train_stage(parameters, prepared_stage(parameters, parameters.load(), name), tables.speaker(console))
     console.print(f"{name}: {outcome.reason}: {outcome.detail}", highlight=False, soft_wrap=True)
@@ -227,7 +237,7 @@ def plan(
     """Show what the recipe's stages come to on a curated lake, and what the run has committed."""
     from pipelines.plan_view import planned, print_planned
 
-    parameters = _parameters(recipe, lake, changes, 0, run, sample)
+    parameters = _parameters(recipe, lake, changes, sample, run=run)
     loaded = parameters.load()
     _show(planned(parameters.root, loaded, parameters.run_name(loaded)), json, print_planned)
 
@@ -248,7 +258,7 @@ def what_if(
     """Show what other rules or thresholds would drop, by the signals that a curated lake has stored."""
     from pipelines.what_if import print_what_if, what_if
 
-    _show(what_if(_parameters(recipe, lake, changes, 0, None, sample), rule), json, print_what_if)
+    _show(what_if(_parameters(recipe, lake, changes, sample), rule), json, print_what_if)
 
 
 def classify_train(
@@ -389,15 +399,13 @@ def schema(path: Annotated[Path, Parameter(help="File to write.")] = Path("schem
     path.write_text(json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _parameters(
-    recipe: Path, lake: Path, changes: tuple[str, ...], workers: int, run: str | None, sample: str, ranks: int = 1
-) -> RunParameters:
+def _parameters(recipe: Path, lake: Path, changes: tuple[str, ...], sample: str, **others: object) -> RunParameters:
     from pydantic import ValidationError
 
     from pipelines.parameters import RunParameters, share
     from schemas.errors import GristmillError
 
-    values = {"recipe": recipe, "lake": lake, "changes": changes, "workers": workers, "run": run, "sample": share(sample), "ranks": ranks}
+    values = {"recipe": recipe, "lake": lake, "changes": changes, "sample": share(sample), **others}
     try:
         return RunParameters.model_validate(values)
     except ValidationError as error:

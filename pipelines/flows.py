@@ -5,7 +5,8 @@ Flows run from a deployment show themselves in Prefect's page; run by ``gristmil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -16,9 +17,9 @@ from prefect.events import emit_event
 
 from curate.curate import deduplicate, filter_documents, publish, read
 from curate.curation import Curation
-from curate.engine import LocalExecutor
 from curate.step import Shard, Step
 from pipelines import run as plain
+from pipelines.engines import engine
 from pipelines.parameters import RunParameters, StageParameters, stage_position
 from pipelines.plan_view import plan_markdown
 from pipelines.state import lake_status
@@ -48,29 +49,37 @@ class FlowCuration(Curation):
 _CURATION: ContextVar[FlowCuration | None] = ContextVar("curation", default=None)
 
 
-def _curation(settings: RunParameters) -> FlowCuration:
+@contextmanager
+def _curation(settings: RunParameters) -> Iterator[FlowCuration]:
     """The curation of the flow around this one, or one that has found again what is read."""
     around = _CURATION.get()
     if around is not None:
-        return around
-    state = FlowCuration(settings.root, settings.load(), LocalExecutor(settings.workers), surroundings().progress, settings.sample)
-    read(state)
-    return state
+        yield around
+        return
+    with engine(settings.engine, settings.workers) as executor:
+        state = FlowCuration(settings.root, settings.load(), executor, surroundings().progress, settings.sample)
+        read(state)
+        token = _CURATION.set(state)
+        try:
+            yield state
+        finally:
+            _CURATION.reset(token)
 
 
 @flow(name="filter", flow_run_name="filter {settings.recipe.stem}")
 def filter_flow(settings: RunParameters) -> None:
     """Signals of every document, and the rules that each fails."""
-    filter_documents(_curation(settings))
+    with _curation(settings) as state:
+        filter_documents(state)
 
 
 @flow(name="dedup", flow_run_name="dedup {settings.recipe.stem}")
 def dedup_flow(settings: RunParameters) -> None:
     """Exact and near duplicates among the documents that pass the rules."""
-    state = _curation(settings)
-    if "rules" not in state.steps:
-        filter_documents(state)
-    deduplicate(state)
+    with _curation(settings) as state:
+        if "rules" not in state.steps:
+            filter_documents(state)
+        deduplicate(state)
 
 
 @flow(name="curate", flow_run_name="curate {settings.recipe.stem}")
@@ -79,14 +88,10 @@ def curate(settings: RunParameters) -> str:
     root = settings.root
     with lock(root / ".lock", "curate"):
         plain.sweep(root)
-        state = _curation(settings)
-        token = _CURATION.set(state)
-        try:
+        with _curation(settings) as state:
             filter_flow(settings)
             dedup_flow(settings)
             snapshot = _packed(state, publish(state))
-        finally:
-            _CURATION.reset(token)
     create_table_artifact(lake_status(root)["sources"], key="funnel", description=f"Documents by source, snapshot {snapshot.id}")
     emit_event("dataset.published", resource={"prefect.resource.id": f"gristmill.snapshot.{snapshot.id}"}, payload={"lake": str(root)})
     return snapshot.id

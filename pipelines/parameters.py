@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -24,6 +25,8 @@ class RunParameters(BaseModel):
     """Changes to the recipe, each `dotted.field=value`."""
     workers: int = Field(default=0, ge=0, le=4096)
     """Shards worked on at once; 0 is one for each core."""
+    engine: Literal["local", "dask"] = "local"
+    """Where shards are worked on: here, or on the Dask cluster of DASK_SCHEDULER_ADDRESS, whose workers must see the lake."""
     run: str | None = Field(default=None, pattern=NAME)
     """Name of the training run; the recipe's own name by default. Runs on one lake have budgets of their own."""
     sample: float = Field(default=1.0, gt=0, le=1)

@@ -12,11 +12,12 @@ import psutil
 
 from curate.curate import curate
 from curate.curation import Curation
-from curate.engine import LocalExecutor
+from curate.engine import Executor
 from curate.lots import build_lots, read_lots
 from curate.plan import plan_curriculum, training_lots
 from curate.stage import prepare_stage, stage_folder
 from curate.step import Progress
+from pipelines.engines import engine
 from pipelines.parameters import RunParameters, stage_position
 from pipelines.trainer import run_trainer
 from schemas.errors import PlanError
@@ -58,8 +59,9 @@ def curate_lake(parameters: RunParameters, recipe: Recipe, progress: Progress) -
     """Curate, tokenise and pack; what the lake already holds is not done again."""
     with lock(parameters.root / ".lock", "curate"):
         sweep(parameters.root)
-        state = curation(parameters, recipe, progress)
-        return pack_lots(state, curate(state))
+        with engine(parameters.engine, parameters.workers) as executor:
+            state = curation(parameters, recipe, executor, progress)
+            return pack_lots(state, curate(state))
 
 
 def check_plan(parameters: RunParameters, recipe: Recipe, snapshot: Snapshot) -> None:
@@ -79,10 +81,10 @@ def sweep(root: Path) -> None:
             remove_temporary(folder)
 
 
-def curation(parameters: RunParameters, recipe: Recipe, progress: Progress) -> Curation:
+def curation(parameters: RunParameters, recipe: Recipe, executor: Executor, progress: Progress) -> Curation:
     """The curation that the parameters ask for."""
     memory = recipe.memory_bytes or psutil.virtual_memory().total // 2
-    return Curation(parameters.root, recipe, LocalExecutor(parameters.workers), progress, parameters.sample, memory_bytes=memory)
+    return Curation(parameters.root, recipe, executor, progress, parameters.sample, memory_bytes=memory)
 
 
 def pack_lots(state: Curation, snapshot: Snapshot) -> Snapshot:
