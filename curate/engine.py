@@ -6,10 +6,9 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,15 +74,24 @@ def _in_processes(function: Callable[..., Any], tasks: Sequence[Any], workers: i
             yield positions[future], result
     finally:
         pool.shutdown(cancel_futures=True)
-    for position, task in left.items():
-        yield position, _alone(function, task)
+    yield from _one_by_one(function, left)
 
 
-def _alone(function: Callable[..., Any], task: Any) -> Any:
-    for _ in range(DEATHS):
-        with _processes(1) as pool, suppress(BrokenProcessPool):
-            return pool.submit(function, task).result()
-    return Died(DEATHS)
+def _one_by_one(function: Callable[..., Any], left: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
+    """Run tasks in a process that has one at a time, anew after each death."""
+    pool = _processes(1)
+    try:
+        for position, task in left.items():
+            result: Any = Died(DEATHS)
+            for _ in range(DEATHS):
+                try:
+                    result = pool.submit(function, task).result()
+                    break
+                except BrokenProcessPool:
+                    pool = _processes(1)
+            yield position, result
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _processes(workers: int) -> ProcessPoolExecutor:

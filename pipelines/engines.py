@@ -45,7 +45,7 @@ def _client(workers: int) -> Iterator[Client]:
     address = dask.config.get("scheduler-address", None)
     here = {"n_workers": workers, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": "CRITICAL"}
     try:
-        client = connect(address, timeout="20s") if address else connect(**here)
+        client = connect(address, timeout="10s") if address else connect(**here)
     except OSError as error:
         fix = "start `dask scheduler` there, or unset DASK_SCHEDULER_ADDRESS"
         raise GristmillError(f"no scheduler answers: {error}", where=str(address), fix=fix) from error

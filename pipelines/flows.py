@@ -57,7 +57,7 @@ def _curation(settings: RunParameters) -> Iterator[FlowCuration]:
         yield around
         return
     with engine(settings.engine, settings.workers) as executor:
-        state = FlowCuration(settings.root, settings.load(), executor, surroundings().progress, settings.sample)
+        state = plain.curation(settings, settings.load(), executor, surroundings().progress, FlowCuration)
         read(state)
         token = _CURATION.set(state)
         try:

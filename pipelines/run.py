@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
@@ -27,6 +28,7 @@ from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
 from schemas.store import lock, publish_json, remove_temporary
 
 Say = Callable[[str], None]
+Kind = TypeVar("Kind", bound=Curation)
 
 
 def run_curriculum(parameters: RunParameters, progress: Progress, say: Say) -> list[Outcome]:
@@ -60,7 +62,7 @@ def curate_lake(parameters: RunParameters, recipe: Recipe, progress: Progress) -
     with lock(parameters.root / ".lock", "curate"):
         sweep(parameters.root)
         with engine(parameters.engine, parameters.workers) as executor:
-            state = curation(parameters, recipe, executor, progress)
+            state = curation(parameters, recipe, executor, progress, Curation)
             return pack_lots(state, curate(state))
 
 
@@ -81,10 +83,10 @@ def sweep(root: Path) -> None:
             remove_temporary(folder)
 
 
-def curation(parameters: RunParameters, recipe: Recipe, executor: Executor, progress: Progress) -> Curation:
+def curation(parameters: RunParameters, recipe: Recipe, executor: Executor, progress: Progress, kind: type[Kind]) -> Kind:
     """The curation that the parameters ask for."""
     memory = recipe.memory_bytes or psutil.virtual_memory().total // 2
-    return Curation(parameters.root, recipe, executor, progress, parameters.sample, memory_bytes=memory)
+    return kind(parameters.root, recipe, executor, progress, parameters.sample, memory_bytes=memory)
 
 
 def pack_lots(state: Curation, snapshot: Snapshot) -> Snapshot:
