@@ -19,6 +19,7 @@ from curate.rules import RULE_SETS, Rule, evaluate, resolve_rules
 from curate.scores import content_of, read_signals, signal_files, signal_schema
 from curate.signals import compute_signals
 from curate.step import Shard, ShardWriter, Step
+from schemas.errors import RecipeError
 from schemas.recipe import Recipe
 from schemas.signals import SIGNALS, SIGNALS_VERSION
 from schemas.tables import LANGUAGES, SIGNALS_TABLE
@@ -59,7 +60,7 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
         edits, failed = edit_files(c, shard)
         task = {"signals": signal_files(c.steps, own, shard), "rules": rules, "exclusions": paths, "failed": failed}
         shards.append(Shard(entry.label, [content_of(c.steps, own, shard), rules, *contents, edits], task))
-    return Step("rules", 3, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
+    return Step("rules", 4, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
 
 
 def rules_of(recipe: Recipe, source: str) -> list[Json]:
@@ -77,7 +78,13 @@ def check_rules(recipe: Recipe) -> None:
         RecipeError: one that is anything else; says which, and what is wrong with it.
     """
     for source in recipe.sources:
-        resolved(json.dumps(rules_of(recipe, source)), tuple(recipe.signals))
+        rules = resolved(json.dumps(rules_of(recipe, source)), tuple(recipe.signals))
+        if recipe.sources[source].language is None and (told := next((rule for rule in rules if rule.by_language), None)):
+            raise RecipeError(
+                f"{told.name!r} of {told.origin} has thresholds by language, and this source's is not identified",
+                where=f"sources.{source}.language",
+                fix="set language: {} (or with allow and min_score), or give the rule one threshold",
+            )
 
 
 @lru_cache(maxsize=64)

@@ -49,7 +49,8 @@ def _failures(db: duckdb.DuckDBPyConnection, signals: pa.Table, rules: Sequence[
         return pa.array([[]] * signals.num_rows, pa.list_(FAILURE))
     values = [f"CAST(({rule.value}) AS DOUBLE)" if rule.comparison else "CAST(NULL AS DOUBLE)" for rule in rules]
     columns = [
-        f'{rule.predicate} AS "failed {i}", {value} AS "value {i}"' for i, (rule, value) in enumerate(zip(rules, values, strict=True))
+        f'{rule.predicate} AS "failed {i}", {value} AS "value {i}", {rule.limit} AS "limit {i}"'
+        for i, (rule, value) in enumerate(zip(rules, values, strict=True))
     ]
     db.register("signals", signals)
     result = db.sql(f"SELECT {', '.join(columns)} FROM signals").to_arrow_table()
@@ -57,9 +58,9 @@ def _failures(db: duckdb.DuckDBPyConnection, signals: pa.Table, rules: Sequence[
     failed = np.stack([result.column(f"failed {i}").to_numpy() for i in range(len(rules))], axis=1).astype(bool)
     numbers = np.stack([result.column(f"value {i}").to_numpy() for i in range(len(rules))], axis=1).astype(np.float64)
     which = np.nonzero(failed)[1]
-    thresholds = np.array([np.nan if rule.threshold is None else rule.threshold for rule in rules])
+    limits = np.stack([result.column(f"limit {i}").to_numpy() for i in range(len(rules))], axis=1).astype(np.float64)
     own = np.array([rule.comparison is None for rule in rules])[which]
     names = pa.array([rule.name for rule in rules], pa.string()).take(pa.array(which))
-    fields = [names, pa.array(numbers[failed], mask=own), pa.array(thresholds[which], mask=own)]
+    fields = [names, pa.array(numbers[failed], mask=own), pa.array(limits[failed], mask=own)]
     offsets = np.concatenate([[0], np.cumsum(failed.sum(axis=1))]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(fields, fields=list(FAILURE)), type=pa.list_(FAILURE))

@@ -75,7 +75,7 @@ def _of_set(entry: Mapping[str, Any], where: str) -> list[Rule]:
             raise RecipeError(f"threshold {threshold!r} is no number", where=f"{where}.thresholds.{reason}", fix="give a finite number")
         if reason in off:
             raise RecipeError(f"{reason!r} is off and has a threshold", where=where, fix="keep one of the two")
-        rules[reason] = replace(rules[reason], threshold=float(threshold))
+        rules[reason] = replace(rules[reason], threshold=float(threshold), by_language=())
     return [rule for reason, rule in rules.items() if reason not in off]
 
 

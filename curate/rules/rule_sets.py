@@ -6,8 +6,10 @@ NULL and fails nothing. Reasons and thresholds stay what they are within a versi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from curate.rules.by_language import thresholds
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Rule:
         comparison: How the value fails against the threshold; None for a recipe's own rule.
         threshold: What the value is compared with; None for a recipe's own rule.
         origin: The rule set and its version, or "recipe".
+        by_language: Thresholds of languages in place of one for all; a language that is not among them fails nothing.
     """
 
     name: str
@@ -27,14 +30,23 @@ class Rule:
     comparison: Literal["<", ">", "<="] | None
     threshold: float | None
     origin: str = "recipe"
+    by_language: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def limit(self) -> str:
+        """SQL of the threshold; NULL where there is none."""
+        if self.by_language:
+            cases = " ".join(f"WHEN '{language}' THEN CAST('{number!r}' AS DOUBLE)" for language, number in self.by_language)
+            return f"CASE language {cases} END"
+        # A quoted literal is read as the nearest DOUBLE; a bare one would be a DECIMAL.
+        return "CAST(NULL AS DOUBLE)" if self.threshold is None else f"CAST('{self.threshold!r}' AS DOUBLE)"
 
     @property
     def predicate(self) -> str:
         """SQL that is TRUE for a document that fails and never NULL."""
         if self.comparison is None:
             return f"coalesce(({self.value}\n), FALSE)"
-        # A quoted literal is read as the nearest DOUBLE; a bare one would be a DECIMAL.
-        return f"coalesce(CAST(({self.value}) AS DOUBLE) {self.comparison} CAST('{self.threshold!r}' AS DOUBLE), FALSE)"
+        return f"coalesce(CAST(({self.value}) AS DOUBLE) {self.comparison} ({self.limit}), FALSE)"
 
 
 @dataclass(frozen=True)
@@ -124,5 +136,16 @@ CODE = _set(
     ("code_mixed_indents", _ratio("n_mixed_indents", "n_lines"), ">", 0.2),
 )
 
-RULE_SETS: dict[str, RuleSet] = {rules.name: rules for rules in (GOPHER_QUALITY, GOPHER_REPETITION, FINEWEB, CODE)}
+
+def _fineweb2() -> RuleSet:
+    """Gopher repetition without paragraph rules, FineWeb without short lines, and Gopher quality, with thresholds by language."""
+    known = {rule.name: rule for rules in (GOPHER_QUALITY, GOPHER_REPETITION, FINEWEB) for rule in rules.rules}
+    for_all = [known["empty"], replace(known["char_dup_ratio"], threshold=0.1)]
+    for_each = [replace(known[reason], threshold=None, by_language=numbers) for reason, numbers in thresholds().items()]
+    origin = "fineweb2/1"
+    rules = tuple(replace(rule, origin=origin) for rule in (*for_all, *for_each))
+    return RuleSet("fineweb2", 1, "Penedo et al. 2025, FineWeb2, its published thresholds; without stop words and language scores", rules)
+
+
+RULE_SETS: dict[str, RuleSet] = {rules.name: rules for rules in (GOPHER_QUALITY, GOPHER_REPETITION, FINEWEB, CODE, _fineweb2())}
 """Every rule set by the name that recipes use."""

@@ -18,8 +18,9 @@ from schemas.signals import SIGNALS
 from schemas.tables import FAILURE
 
 
-def signals(texts: list[str]) -> pa.Table:
-    return pa.Table.from_batches([compute_signals(pa.array(texts, pa.large_string()))])
+def signals(texts: list[str], language: str | None = None) -> pa.Table:
+    counted = pa.Table.from_batches([compute_signals(pa.array(texts, pa.large_string()))])
+    return counted.append_column("language", pa.array([language] * len(texts), pa.string()))
 
 
 def reasons(texts: list[str], *entries: dict[str, Any]) -> list[list[str]]:
@@ -70,7 +71,7 @@ def test_every_rule_is_an_allowed_expression_over_signals(rules: Any) -> None:
     assert len({rule.name for rule in rules.rules}) == len(rules.rules)
     assert rules.version >= 1 and all(rule.origin == f"{rules.name}/{rules.version}" for rule in rules.rules)
     with sandbox() as db:
-        db.register("signals", SIGNALS.empty_table())
+        db.register("signals", pa.schema([*SIGNALS, ("language", pa.string())]).empty_table())
         for rule in rules.rules:
             assert str(db.sql(f"SELECT {rule.predicate} FROM signals").types[0]) == "BOOLEAN"
 
@@ -100,7 +101,7 @@ def test_every_rule_is_an_allowed_expression_over_signals(rules: Any) -> None:
     ],
 )
 def test_a_value_at_its_threshold_passes(rule: str, counts: dict[str, int], fails: bool) -> None:
-    every = [rule for rules in RULE_SETS.values() for rule in rules.rules]
+    every = [rule for name, rules in RULE_SETS.items() if name != "fineweb2" for rule in rules.rules]
     (chosen,) = [candidate for candidate in every if candidate.name == rule]
     failures = evaluate(with_counts(**counts), [chosen]).column("failures").to_pylist()[0]
     assert [failure["rule"] for failure in failures] == [rule] * fails
@@ -115,6 +116,26 @@ def test_ratios_compare_as_python_floats_do() -> None:
     )
     failed = [bool(row) for row in evaluate(table, [rule]).column("failures").to_pylist()]
     assert failed == [k / n > 0.67 for k, n in pairs]
+
+
+def test_fineweb2_takes_each_languages_own_threshold() -> None:
+    lines = "Une ligne assez longue pour compter.\n" * 2 + "Une autre ligne, assez longue aussi, et sans point\n" * 7
+    told = {}
+    for language in ("fr", "es", "xx", None):
+        failures = evaluate(signals([lines], language), resolve_rules([{"set": "fineweb2"}])).column("failures").to_pylist()[0]
+        told[language] = {failure["rule"]: failure["threshold"] for failure in failures}
+    assert told["fr"]["dup_line_frac"] == 0.264 and told["es"]["dup_line_frac"] == 0.265
+    assert "line_punct_ratio" not in told["fr"] and told["es"]["line_punct_ratio"] == 0.3
+    assert told["xx"] == told[None] == {"char_dup_ratio": 0.1}
+    one = resolve_rules([{"set": "fineweb2", "thresholds": {"line_punct_ratio": 0.5}}])
+    failures = evaluate(signals([lines], None), one).column("failures").to_pylist()[0]
+    assert ("line_punct_ratio", 0.5) in {(failure["rule"], failure["threshold"]) for failure in failures}
+
+
+def test_the_table_of_languages_is_complete() -> None:
+    tables = [dict(rule.by_language) for rule in RULE_SETS["fineweb2"].rules if rule.by_language]
+    assert len(tables) == 15 and all(set(table) == set(tables[0]) for table in tables) and len(tables[0]) == 23
+    assert all(0 <= number < 1 or rule.name.startswith("gopher") for rule in RULE_SETS["fineweb2"].rules for _, number in rule.by_language)
 
 
 def test_empty_text_gets_its_own_verdict_in_every_set() -> None:
