@@ -156,8 +156,6 @@ def _print_verdict(found: dict[str, Json], console: Console) -> None:
         console.print(Text(f"  {failure['rule']}: value {_number(failure['value'])}, threshold {_number(failure['threshold'])}"))
     for excluded in found["excluded"]:
         console.print(Text(f"  {excluded['reason']}: {excluded['detail']}"))
-        met = f", {failure['detail']}" if failure["detail"] else ""
-        console.print(Text(f"  {failure['rule']}: value {_number(failure['value'])}, threshold {_number(failure['threshold'])}{met}"))
     if (kept := found["kept_instead"]) is not None:
         name = f"{kept['doc_id']} ({kept['source']}: {kept['path']}, record {kept['record']})"
         jaccard = verdict["similarity"]

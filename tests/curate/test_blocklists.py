@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from curate.curate import curate
 from curate.curation import Curation
 from curate.engine import LocalExecutor
 from curate.step import Silent
+from pipelines.why import life, print_life
 from schemas.errors import InputError
 from schemas.recipe_file import load_recipe
 
@@ -93,3 +96,12 @@ def test_a_list_that_is_missing_or_not_utf8_is_the_users_error(tmp_path: Path) -
     (tmp_path / "words.txt").unlink()
     with pytest.raises(InputError, match="check the path"):
         run(recipe)
+
+
+def test_why_names_the_list_and_its_entry(tmp_path: Path) -> None:
+    recipe = write_lists(tmp_path)
+    tables = run(recipe)
+    found = life(tmp_path / "lake", tables["exclusions"][0]["doc_id"].hex())
+    console = Console(file=io.StringIO(), width=140)
+    print_life(found, console)
+    assert "url_blocked: sites.txt: domain bad.example" in console.file.getvalue()
