@@ -17,7 +17,7 @@ from curate.edit.personal import email_at, iban_at, ipv4_at, ipv6_at, is_digit, 
 from curate.edit.record import Edited, Failed
 from schemas.edits import MASK_KINDS
 
-MASK_VERSION = 1
+MASK_VERSION = 2
 """Raised whenever the outcome for any text changes."""
 
 EMAIL, IP, PHONE, IBAN, KEY = range(len(MASK_KINDS))

@@ -43,6 +43,9 @@ _VERSION = words(
     "appendix", "firmware", "update", "patch", "revision", "rev", "oid", "driver", "sdk", "runtime", "clause", "rfc", "item", "upgrade",
 )  # fmt: skip
 _PHONE = words("phone", "phones", "tel", "telephone", "mobile", "cell", "fax", "telefax", "call", "whatsapp", "hotline", "mob", "ph", "fon")
+_HOST = words(
+    "ip", "ipv4", "address", "addr", "host", "server", "dns", "nameserver", "client", "from", "ping", "resolver", "peer", "gateway"
+)
 _COUNTING = words("number", "no", "nr", "num", "id", "code", "us", "me", "at", "or")
 _ORDER = words(
     "order", "invoice", "ref", "reference", "isbn", "issn", "serial", "part", "sku", "case", "ticket", "model", "item", "account", "acct",
@@ -188,7 +191,7 @@ def ipv4_at(data, at, begin, end):  # type: ignore[no-untyped-def]
         byte = data[at - 1]
         if is_word(byte) or byte == 46 or byte == 45 or byte == 43 or (byte == 47 and (at - 2 < begin or data[at - 2] != 47)):
             return 0
-    parts, k = (0, 0, 0), at
+    parts, first, last, k = (0, 0, 0), 0, 0, at
     for part in range(4):
         value, start = 0, k
         while k < end and is_digit(data[k]) and k - start < 4:
@@ -196,6 +199,8 @@ def ipv4_at(data, at, begin, end):  # type: ignore[no-untyped-def]
             k += 1
         if k == start or k - start > 3 or value > 255 or (k - start > 1 and data[start] == 48):
             return 0
+        first = value if part == 0 else first
+        last = value
         if part < 3:
             parts = (parts[1], parts[2], value)
             if k >= end or data[k] != 46:
@@ -205,8 +210,10 @@ def ipv4_at(data, at, begin, end):  # type: ignore[no-untyped-def]
         return 0
     if not is_public(parts[0], parts[1], parts[2]) or follows(data, at, begin, _VERSION.letters, _VERSION.ends):
         return 0
-    heading = (at == begin or data[at - 1] == 10) and k + 1 < end and data[k] == 32 and is_letter(data[k + 1])
-    return 0 if heading and max(parts[0], parts[1], parts[2]) < 32 else k
+    # Four small numbers are a version or a section far more often than one of the .8 % of addresses that look so.
+    small = first < 32 and max(parts[1], parts[2], last) < 100
+    named = at > begin and (data[at - 1] == 47 or follows(data, at, begin, _HOST.letters, _HOST.ends))
+    return 0 if small and not named else k
 
 
 @inlined
@@ -305,6 +312,8 @@ def phone_at(data, at, begin, end):  # type: ignore[no-untyped-def]
     if byte != 40 and data[area + 3] == 32:  # groups cut by spaces alone are any numbers
         return 0
     exchange = area + 4 + int(not is_digit(data[area + 4]))
+    if byte != 40 and data[area + 3] != data[exchange + 3] and data[area + 3] != 41:  # 252.227-7013
+        return 0
     return stop if data[area] >= 50 and data[exchange] >= 50 else 0
 
 
