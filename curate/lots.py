@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from curate.choices import choices_step
 from curate.corpus import column_array, shards_of
 from curate.curation import file_of, source_of
 from curate.engine import Executor
@@ -60,7 +61,10 @@ def build_lots(root: Path, recipe: Recipe, snapshot: Snapshot, executor: Executo
     packed = run(*pack_step(root, recipe, tokenizer[0], tokens, layouts))
     lots = run(*lots_step(recipe, ends, tokens, layouts, packed))
     made = {"tokenizer": tokenizer, "tokenize": tokens, "layout": layouts, "pack": packed, "lots": lots}
-    done = Snapshot(snapshot.recipe, {**snapshot.steps, **made})
+    steps = {name: entries for name, entries in snapshot.steps.items() if name != "choices"} | made
+    if recipe.choices:
+        steps["choices"] = run_step(root, *choices_step(recipe, tokenizer[0]), executor, progress)
+    done = Snapshot(snapshot.recipe, steps)
     write_snapshot(root, done)
     return done
 

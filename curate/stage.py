@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.budget import States, fresh, replay
+from curate.choices import choice_sets
 from curate.earlier import Earlier, last_shares
 from curate.lots import LotTable, read_lots
 from curate.mixture import adaptive_settings, left_by_source, starting_shares
@@ -109,7 +110,7 @@ def prepare_stage(root: Path, recipe: Recipe, snapshot: Snapshot, run: str, posi
     tokenizer = load_tokenizer(root / snapshot.steps["tokenizer"][0].files["tokenizer"].path)
     stage = recipe.stages[position]
     plan = plan_stage(stage, standing.states, stage_place(recipe, position, standing, tokenizer.vocabulary), standing.earlier)
-    settings = _settings(recipe, tokenizer, table, run, position, standing, plan)
+    settings = replace(_settings(recipe, tokenizer, table, run, position, standing, plan), choices=choice_sets(snapshot))
     every = read_segments(root / segments_path(run))
     mine = every[settings.first_segment :][: len(plan.segments)] if old else every[settings.first_segment :]
     where = f"stage {plan.stage!r} of run {run!r}"

@@ -314,6 +314,17 @@ class Block(Strict):
     """Files of words; one blocks a URL that has it as a whole word, percent-decoded and in any case."""
 
 
+class Choices(Strict):
+    """Multiple-choice questions that every evaluation answers; accuracy is by the length-normalised likelihood of the options."""
+
+    path: str
+    """File of JSON lines, relative to the recipe's folder."""
+    form: Literal["hellaswag", "arc"]
+    """hellaswag: ctx, endings, label; arc: question, choices, answerKey."""
+    limit: int = Field(default=200, ge=1)
+    """Questions asked at most, spread over the file."""
+
+
 class Holdout(Strict):
     """Held-out documents: drawn by hash of doc_id, with everything similar to them kept out of training."""
 
@@ -531,6 +542,8 @@ class Recipe(Strict):
     """Memory that steps over the whole corpus may use before they spill to the disk; null is half of the machine's. Changes no result."""
     holdout: Holdout = Holdout()
     """Held-out documents."""
+    choices: dict[Annotated[str, Field(pattern=NAME)], Choices] = {}
+    """Multiple-choice sets by name."""
     tokenizer: Tokenizer = Tokenizer()
     """Tokenizer."""
     pack: Pack = Pack()

@@ -131,6 +131,10 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
         _absolute_lists(each, ("paths",), folder)
     _absolute_lists(value.get("opt_out"), ("domains", "ids"), folder)
     _absolute_lists(value.get("block"), ("domains", "urls", "words"), folder)
+    choices = value.get("choices")
+    for one in choices.values() if isinstance(choices, dict) else []:
+        if isinstance(one, dict) and isinstance(one.get("path"), str):
+            one["path"] = str(folder / one["path"])
     tokenizer = value.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("path"), str):
         tokenizer["path"] = str(folder / tokenizer["path"])

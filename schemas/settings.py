@@ -268,6 +268,14 @@ class Lot:
 
 
 @dataclass(frozen=True)
+class ChoiceSet:
+    """A multiple-choice set: its name, and its Arrow file (``schemas.tables.CHOICES``)."""
+
+    name: str
+    shard: LotShard
+
+
+@dataclass(frozen=True)
 class StageSettings:
     """Everything the trainer needs for one stage; paths are relative to the lake.
 
@@ -288,6 +296,7 @@ class StageSettings:
         training: how it is trained.
         lots: every lot its segments name.
         holdout: held-out lots.
+        choices: multiple-choice sets, measured at every evaluation.
         adaptive: how the stage's weights move; null where they stay.
         generations: generations of lots that it was planned from; later ones do not change it.
     """
@@ -308,6 +317,7 @@ class StageSettings:
     training: TrainSettings
     lots: tuple[Lot, ...]
     holdout: tuple[Lot, ...]
+    choices: tuple[ChoiceSet, ...] = ()
     adaptive: AdaptiveSettings | None = None
     generations: int = 1
 

@@ -244,6 +244,17 @@ PLANS = pa.schema(
     ]
 )
 
+CHOICES = pa.schema(
+    [
+        column("question", pa.int32(), "number of the question in its set, from 0"),
+        column("tokens", pa.list_(pa.field("item", pa.uint32(), nullable=False)), "BOS, context and one option"),
+        column("scored", pa.int32(), "how many of the last tokens are the option's"),
+        column("bytes", pa.int32(), "UTF-8 bytes of the option"),
+        column("right", pa.bool_(), "whether it is the answer"),
+    ]
+)
+"""Options of a multiple-choice set, an Arrow file of its own; not a table of the lake."""
+
 LEDGER = pa.schema(
     [
         column(

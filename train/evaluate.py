@@ -48,8 +48,8 @@ def evaluate(
         pause: called before each forward pass, on every rank equally often; may raise to abandon.
 
     Returns:
-        ``heldout`` and ``heldout/<source>`` in nats per token, and where lots know their bytes ``bits_per_byte`` and
-        ``bits_per_byte/<source>``; empty without held-out rows.
+        ``heldout`` and ``heldout/<source>`` in nats per token, ``perplexity`` alike (e to the loss), and where lots know their bytes
+        ``bits_per_byte`` and ``bits_per_byte/<source>``; empty without held-out rows.
     """
     lots, rows = held_out_rows(reader, rows_per_source)
     if not len(rows):
@@ -79,5 +79,6 @@ def _named(reader: RowReader, totals: np.ndarray, source: str | None) -> list[tu
     mine = [source in (None, lot.source) for lot in reader.lots]
     nats, tokens, size = totals[:, mine].sum(axis=1)
     suffix = "" if source is None else f"/{source}"
-    named = [(f"heldout{suffix}", float(nats / tokens) if tokens else math.nan)]
+    loss = float(nats / tokens) if tokens else math.nan
+    named = [(f"heldout{suffix}", loss), (f"perplexity{suffix}", math.exp(min(loss, 700.0)))]
     return [*named, (f"bits_per_byte{suffix}", float(nats / math.log(2) / size))] if size else named

@@ -25,6 +25,7 @@ from train.adapt import adapted
 from train.build import build_model, build_stage_optimizer
 from train.callbacks import Callback, StepReport, load_callbacks
 from train.checkpoint import Checkpoint, checkpoint_path, newest, prune, save
+from train.choices import Choices, evaluate_choices
 from train.compiling import compile_blocks, why_not
 from train.early_stop import EarlyStop
 from train.evaluate import evaluate
@@ -99,6 +100,7 @@ class Trainer:
         self.losses = StageLosses(training.log_every)
         self.heldout: dict[str, float] = {}
         self.best: str | None = None
+        self.choices = [Choices(stage.root, entry) for entry in self.settings.choices]
         self.own_callbacks = load_callbacks(training.callbacks)
         trackers = [TRACKERS[name]() for name in training.trackers]
         self.meter = Meter(self.model, self.optimizer, training.precision, ranks)
@@ -234,17 +236,19 @@ class Trainer:
         return due and self.evaluated != self.step and bool(self.stage.holdout.lots) and self.training.eval_rows > 0
 
     def _evaluate(self) -> None:
+        height, precision = self.stage.micro_rows(self.ranks.world), self.training.precision
         with weights_in_use(self.optimizer):
-            self.heldout = evaluate(
+            found = evaluate(
                 self.model,
                 self.stage.holdout,
                 rows_per_source=self.training.eval_rows,
-                height=self.stage.micro_rows(self.ranks.world),
-                precision=self.training.precision,
+                height=height,
+                precision=precision,
                 ranks=self.ranks,
                 pause=self._pause,
             )
-        self.evaluated = self.step
+            found |= evaluate_choices(self.model, self.choices, height=height, precision=precision, ranks=self.ranks, pause=self._pause)
+        self.evaluated, self.heldout = self.step, found
         self._record(self.step - 1, self.heldout)
         if self.plateau.update(self.heldout):
             self._event("plateau", self._last_step, factor=self.plateau.factor)

@@ -52,6 +52,7 @@ class Progress(Callback):
     def on_evaluation(self, run: Trainer, values: Mapping[str, float]) -> None:
         """Write held-out losses."""
         sources = "".join(f", {name[8:]} {loss:.3f}" for name, loss in values.items() if name.startswith("heldout/"))
+        sources += "".join(f", {name[9:]} {share:.1%}" for name, share in values.items() if name.startswith("accuracy/"))
         self.line(f"{self.label}  {run.step - run.stage.first_step}/{self.steps}  held out {values['heldout']:.3f}{sources}")
 
     def on_stop(self, run: Trainer, outcome: Outcome | None) -> None:

@@ -60,7 +60,7 @@ def test_a_callback_is_told_everything_and_keeps_its_state(tmp_path, own):
     run.run()
     callback = run.own_callbacks[f"{OWN}:make"]
     assert callback.log == [
-        *["start", "step 2", "held out 6", "checkpoint", "step 3", "step 4", "held out 6", "checkpoint", "finished"],
+        *["start", "step 2", "held out 9", "checkpoint", "step 3", "step 4", "held out 9", "checkpoint", "finished"],
     ]
     assert callback.seen == list(losses(tmp_path).values()) and len(callback.seen) == 4, "the first is from before the resume"
     assert losses(tmp_path, "own") == {step: 2.0 * step for step in range(4)}
