@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.train.run_tables import finish, losses, start, table, trainer, valid
-from tests.train.test_resume import After
+from tests.train.run_tables import After, finish, losses, start, table, trainer, valid
 from tests.train.tiny_lake import TRAINING, build
 from train.interrupt import Interrupted
 from train.parallel import ranks
@@ -45,6 +44,19 @@ def test_two_ranks_equal_one_also_when_they_take_over_midway(tmp_path):
         np.testing.assert_allclose([r["loss"] for r in pieces[1]], [r["loss"] for r in pieces[0]], rtol=1e-4, atol=1e-4)
         assert (end["reason"], end["next_row"], end["returned"]) == (ends[0]["reason"], 26, ends[0]["returned"])
     assert {e["attempt"] for e in table(lakes[1], "events")} == {0}, "one process writes"
+
+
+@pytest.mark.skipif(not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo")
+def test_a_batch_is_the_same_however_it_is_split(tmp_path):
+    """32 ragged rows at once, eight micro-batches of 4, and two ranks with 16 each: the same losses and norms to a millionth."""
+    sequences = {}
+    for name, micro, world in (("1x32", 32, 1), ("8x4", 4, 1), ("2 ranks x16", 16, 2)):
+        training = dataclasses.replace(TRAINING, batch_rows=32, micro_batch_rows=micro, eval_every=0, checkpoint_every=0)
+        folder, _, _ = build(tmp_path / name, rows=90, epochs=8, training=training)
+        finish(start(tmp_path / name, folder, ranks=2)) if world == 2 else trainer(tmp_path / name, folder).run()
+        sequences[name] = [[*losses(tmp_path / name, metric).values()] for metric in ("loss", "loss/code", "grad_norm")]
+    for name in ("8x4", "2 ranks x16"):
+        np.testing.assert_allclose(sequences[name], sequences["1x32"], rtol=1e-6)
 
 
 def leave(rank, world, folder):

@@ -187,6 +187,30 @@ def test_signals_save_and_exit_with_75_and_the_same_command_goes_on(tmp_path):
     assert "has ended already" in finish(start(lakes[1], folders[1]))
 
 
+def test_a_second_signal_stops_at_once(tmp_path):
+    """In a step that would take an hour; nothing is lost but the steps since the last checkpoint."""
+    (tmp_path / "slow.py").write_text(
+        "import time\nfrom train.callbacks import Callback\n"
+        "class Slow(Callback):\n    def on_step(self, run, report):\n        if report.done == 4:\n"
+        "            open('asleep', 'w').close()\n            time.sleep(3600)\n"
+        "def make():\n    return Slow()\n"
+    )
+    folder, _, _ = build(tmp_path, training=dataclasses.replace(TRICKY, callbacks=("slow:make",)))
+    process = start(tmp_path, folder)
+    while not (tmp_path / "asleep").exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert process.poll() is None, "the first one waits for the step's end"
+    process.send_signal(signal.SIGTERM)
+    said = finish(process, 128 + signal.SIGTERM)
+    assert "saves and stops within the time of a checkpoint and one step; a second one stops at once" in said
+    (folder / "stage.json").write_text((folder / "stage.json").read_text().replace('"slow:make"', ""))
+    run = trainer(tmp_path, folder)
+    assert run.step == 3
+    run.run()
+
+
 def test_two_trainers_of_one_run_do_not_mix(tmp_path):
     folder, _, _ = build(tmp_path, rows=4000, epochs=100)
     first = start(tmp_path, folder)
