@@ -99,8 +99,8 @@ class Source(Strict):
     """Licences allowed, without regard to case; a document with another, or none, is dropped as license_not_allowed. Null allows all."""
     language: Language | None = None
     """Languages it may have; null does not look."""
-    max_document_bytes: int = Field(default=20_000_000, ge=1)
-    """A longer document is quarantined as too_large."""
+    max_document_bytes: int = Field(default=20_000_000, ge=1, le=(1 << 31) - 1)
+    """A longer document is quarantined as too_large. Signals count positions in 32 bits, so 2 GiB is never reached."""
     max_bad_share: float = Field(default=0.05, ge=0, le=1)
     """The run fails when more than this share of a source's records is quarantined (duplicate ids not counted)."""
     clean: bool = False
