@@ -1,11 +1,13 @@
 """The whole job beside datatrove's: JSON lines packed by Zstandard to signals, filters, near-deduplication and Parquet.
 
-    python bench/curate.py --data FOLDER [--peer PYTHON] [--every N] [--threads 1,2]
+    python bench/curate.py --data FOLDER [--peer PYTHON] [--c4] [--every N] [--threads 1,2]
 
-The product runs as `gristmill curate` runs it, up to the published snapshot: Gopher quality and repetition and FineWeb, exact and near
-duplicates verified by exact Jaccard under the leader policy. The kernels are compiled and the process is warm. PYTHON is an interpreter
-with `datatrove[processing]`, spacy and zstandard, which filters (C4's rules too), signs, buckets, clusters and writes the same corpus,
-thinned by ten, in one process. Times are processor times, all threads together, beside wall times; the machine's load moves both.
+The product runs as `gristmill curate` runs it, up to the published snapshot. Both sides apply the same rules, those of Gopher quality and
+repetition and of FineWeb (with `--c4` also C4's, the rule of terminal punctuation off), and drop near-duplicates; ours are verified by
+exact Jaccard under the leader policy, datatrove's are whatever its buckets link. Both are warm. PYTHON is an interpreter with
+`datatrove[processing]`, spacy, zstandard, pyarrow and xxhash below 4; it runs in one process over the corpus thinned by ten, which ours
+also runs over, to compare how many documents pass and stay. Times are processor times, all threads together, beside wall times; the
+machine's load moves both.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ def write_corpus(folder: Path, texts: list[str]) -> float:
     return sum(len(text.encode()) for text in texts) / 1e6
 
 
-def own_run(corpus: Path, lake: Path, threads: int) -> tuple[float, float, float, dict[str, float]]:
-    """Wall and processor seconds of one curation, the share of documents kept, and seconds by step."""
+def own_run(corpus: Path, lake: Path, threads: int, c4: bool) -> tuple[float, float, dict[str, int], dict[str, float]]:
+    """Wall and processor seconds of one curation, how many documents there were, passed and stayed, and seconds by step."""
     import pyarrow.parquet as pq
 
     from curate.curate import curate
@@ -71,6 +73,7 @@ def own_run(corpus: Path, lake: Path, threads: int) -> tuple[float, float, float
             "name": "bench",
             "sources": {"bench": {"reader": "jsonl", "paths": [str(corpus / "*.zst")], "id_field": "id", "holdout": False}},
             "shards": {"bytes": 1 << 22},
+            "edits": [{"edit": "c4", "off": ["no_terminal_punct"]}] if c4 else [],
             "rules": [{"set": name} for name in SETS],
             "dedup": {"near": {"threshold": 0.8}},
         }
@@ -81,35 +84,50 @@ def own_run(corpus: Path, lake: Path, threads: int) -> tuple[float, float, float
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     (file,) = snapshot.files("conservation")
     row = pq.read_table(lake / file.path).to_pylist()[0]
-    return wall, cpu, row["kept"] / row["records_in"], clock.seconds
+    passed = sum(entry.counts["passed"] for entry in snapshot.steps["rules"])
+    return wall, cpu, {"documents": row["records_in"], "passed": passed, "kept": row["kept"]}, clock.seconds
 
 
-def peer_seconds(corpus: Path, folder: Path) -> float:
-    """Processor seconds of datatrove's pipeline over a corpus; runs in the peer's environment."""
+def peer_run(corpus: Path, folder: Path, c4: bool) -> tuple[float, dict[str, int]]:
+    """Processor seconds of datatrove's pipeline over a corpus, and its counts; runs in the peer's environment."""
+    import pyarrow.parquet as pq
     from datatrove.executor import LocalPipelineExecutor  # type: ignore[import-not-found]
     from datatrove.pipeline import dedup, filters  # type: ignore[import-not-found]
     from datatrove.pipeline.readers import JsonlReader  # type: ignore[import-not-found]
     from datatrove.pipeline.writers import JsonlWriter, ParquetWriter  # type: ignore[import-not-found]
 
     config = dedup.MinhashConfig(n_grams=5, num_buckets=14, hashes_per_bucket=8)
-    kept, signed, buckets, gone = (str(folder / name) for name in ("kept", "signatures", "buckets", "gone"))
-    chain = [
-        filters.GopherRepetitionFilter(),
-        filters.GopherQualityFilter(),
-        filters.C4QualityFilter(filter_no_terminal_punct=False),
-        filters.FineWebQualityFilter(),
-    ]
+    kept, signed, buckets, gone, out = (str(folder / name) for name in ("kept", "signatures", "buckets", "gone", "out"))
+    chain = [filters.GopherRepetitionFilter(), filters.GopherQualityFilter(), filters.FineWebQualityFilter()]
+    if c4:
+        chain.insert(2, filters.C4QualityFilter(filter_no_terminal_punct=False))
     stages = [
         ([JsonlReader(str(corpus), compression="zstd"), *chain, JsonlWriter(kept), dedup.MinhashDedupSignature(signed, config=config)], 1),
         ([dedup.MinhashDedupBuckets(signed, buckets, config=config)], config.num_buckets),
         ([dedup.MinhashDedupCluster(buckets, gone, config=config)], 1),
-        ([JsonlReader(kept), dedup.MinhashDedupFilter(gone), ParquetWriter(str(folder / "out"))], 1),
+        ([JsonlReader(kept), dedup.MinhashDedupFilter(gone), ParquetWriter(out)], 1),
     ]
-    start = os.times()
+    start, counts = os.times(), {}
     for number, (pipeline, tasks) in enumerate(stages):
-        LocalPipelineExecutor(pipeline, tasks=tasks, workers=1, logging_dir=str(folder / f"log{number}")).run()
+        stats = LocalPipelineExecutor(pipeline, tasks=tasks, workers=1, logging_dir=str(folder / f"log{number}")).run()
+        if number == 0:
+            counts = {"documents": stats.stats[0].stats["documents"].total, "passed": stats.stats[-1].stats["total"].total}
     end = os.times()
-    return sum(end[:4]) - sum(start[:4])
+    counts["kept"] = sum(pq.read_metadata(file).num_rows for file in Path(out).glob("*.parquet"))
+    return sum(end[:4]) - sum(start[:4]), counts
+
+
+def compare(peer: Path, root: Path, texts: list[str], own: float, c4: bool) -> None:
+    """Prints datatrove's speed over the thinned corpus, and both sides' counts on it."""
+    size = write_corpus(root / "thin", texts[::PEER_SHARE])
+    command = [peer, __file__, "--data", root / "thin", "--as-peer", root / "peer", "--warm", root / "warm", *(["--c4"] if c4 else [])]
+    answer = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
+    seconds, theirs = json.loads(answer.stdout.splitlines()[-1])
+    ours = own_run(root / "thin", root / "lake-thin", 1, c4)[2]
+    speed = size / seconds
+    print(f"datatrove on {size:.1f} MB: {speed:.3f} MB/s; ratio {own / speed:.0f} (floor {FLOOR_RATIO:.0f})")
+    for name, counts in (("ours", ours), ("datatrove", theirs)):
+        print(f"  {name} of {counts['documents']} documents: {counts['passed']} pass the rules, {counts['kept']} stay")
 
 
 def main() -> None:
@@ -119,10 +137,13 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=4)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--c4", action="store_true", help="C4's rules too, on both sides")
     parser.add_argument("--as-peer", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--warm", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_peer:
-        print(peer_seconds(options.data, options.as_peer))
+        peer_run(options.warm, options.as_peer / "warm", options.c4)
+        print(json.dumps(peer_run(options.data, options.as_peer / "run", options.c4)))
         return
     if not options.data.is_dir():
         sys.exit(f"no data in {options.data}: nothing is measured")
@@ -131,28 +152,24 @@ def main() -> None:
 
     texts = [text for _, text in documents(options.data, options.every, {"en"})]
     speeds: dict[int, float] = {}
+    processor = 0.0
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         size, warm = write_corpus(root / "corpus", texts), write_corpus(root / "warm", texts[:: max(len(texts) // 400, 1)])
         print(f"{len(texts)} English documents, {size:.1f} MB of text (warmed on {warm:.1f} MB)")
-        own_run(root / "warm", root / "lake-warm", 1)
+        own_run(root / "warm", root / "lake-warm", 1, options.c4)
         for threads in map(int, options.threads.split(",")):
             pa.set_cpu_count(threads)
-            runs = [own_run(root / "corpus", root / f"lake-{threads}-{turn}", threads) for turn in range(options.rounds)]
+            runs = [own_run(root / "corpus", root / f"lake-{threads}-{turn}", threads, options.c4) for turn in range(options.rounds)]
             wall, cpu = min(run[0] for run in runs), min(run[1] for run in runs)
-            speeds[threads] = size / wall
-            print(f"{threads} threads: {size / wall:.1f} MB/s by the wall, {size / cpu:.1f} by the processor; kept {runs[0][2]:.1%}")
+            speeds[threads], share = size / wall, runs[0][2]["kept"] / runs[0][2]["documents"]
+            print(f"{threads} threads: {size / wall:.1f} MB/s by the wall, {size / cpu:.1f} by the processor; kept {share:.1%}")
             print("  " + ", ".join(f"{step} {spent:.2f} s" for step, spent in runs[-1][3].items()))
-            if threads == 1:
-                one = size / cpu
+            processor = max(processor, size / cpu)
         if 1 in speeds and 2 in speeds:
             print(f"two threads over one: {speeds[2] / speeds[1]:.2f} (floor {FLOOR_THREADS}); one thread's floor {FLOOR_MB_S} MB/s")
         if options.peer:
-            small = write_corpus(root / "thin", texts[::PEER_SHARE])
-            command = [options.peer, __file__, "--data", root / "thin", "--as-peer", root / "peer"]
-            answer = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
-            peer = small / float(answer.stdout.splitlines()[-1])
-            print(f"datatrove on {small:.1f} MB: {peer:.3f} MB/s; ratio {one / peer:.0f} (floor {FLOOR_RATIO:.0f})")
+            compare(options.peer, root, texts, processor, options.c4)
 
 
 if __name__ == "__main__":
