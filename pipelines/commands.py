@@ -132,14 +132,20 @@ def train(
     run: Run = None,
     sample: Sample = "100%",
     ranks: Ranks = 1,
+    dry_run: Annotated[bool, Parameter(negative=(), help="Only build it and do one step; report memory by part and time.")] = False,
 ) -> None:
     """Train one planned stage to its end; a stage that was interrupted resumes."""
     from pipelines.run import prepared_stage, train_stage
 
     parameters = _parameters(recipe, lake, changes, sample, run=run, ranks=ranks)
     console = tables.console()
+    if dry_run:
+        from pipelines.trainer import dry_run as try_stage
+
+        return print(try_stage(parameters.root, prepared_stage(parameters, parameters.load(), name), ranks))
     outcome = train_stage(parameters, prepared_stage(parameters, parameters.load(), name), tables.speaker(console))
     console.print(f"{name}: {outcome.reason}: {outcome.detail}", highlight=False, soft_wrap=True)
+    return None
 
 
 def rewind(

@@ -80,6 +80,20 @@ def run_trainer(root: Path, stage: StageSettings, echo: Callable[[str], None], r
     return _judge(process.returncode, folder, stage, log.last)
 
 
+def dry_run(root: Path, stage: StageSettings, ranks: int = 1) -> str:
+    """Build a prepared stage and do its first step in a process of its own, without writing anything; return its report.
+
+    Raises:
+        TrainerError: it cannot be built or run; holds the trainer's last words.
+    """
+    folder = root / stage.folder
+    done = subprocess.run([*command(root, folder, ranks), "--dry-run"], env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode != DONE:
+        words = "\n  ".join(done.stderr.strip().splitlines()[-12:])
+        raise TrainerError(words or f"exit code {done.returncode}", where=f"dry run of stage {stage.stage!r} of run {stage.run!r}")
+    return done.stdout.rstrip("\n")
+
+
 def command(root: Path, folder: Path, ranks: int) -> list[str]:
     """The trainer's command line."""
     if ranks == 1:

@@ -32,7 +32,8 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
         for known, tflops in _BF16_TFLOPS.items():
             if known in name:
                 return tflops * 1e12
-    return _measured(device, dtype)
+    least = _measured(device, torch.float32) if device.type == "cpu" else 0.0  # CPUs without FP16 or BF16 units compute in FP32
+    return max(least, _measured(device, dtype))
 
 
 def _measured(device: torch.device, dtype: torch.dtype) -> float:

@@ -138,3 +138,12 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 def test_several_ranks_run_under_torchrun(tmp_path: Path) -> None:
     assert trainer.command(tmp_path, tmp_path / "s", 2)[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+def test_a_dry_run_gives_the_trainers_report_or_its_last_words(tmp_path: Path, stage: StageSettings, script: Script) -> None:
+    script("import sys; print(sys.argv[3], 'weights 1 MiB')")
+    assert trainer.dry_run(tmp_path, stage) == "--dry-run weights 1 MiB"
+    script("import sys; sys.exit('error: too large')")
+    with pytest.raises(trainer.TrainerError, match="too large"):
+        trainer.dry_run(tmp_path, stage)
+    assert not list((tmp_path / stage.folder).iterdir())
