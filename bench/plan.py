@@ -57,7 +57,7 @@ def main() -> None:
     packed = time.perf_counter()
     plans = plan_curriculum(made, lots)
     planned = time.perf_counter()
-    found = forecast(plans, made.model, 32_000)
+    found = forecast(plans, made.model, 32_000, made.pack.row_length)
     segments = [segment for plan in plans for segment in plan.segments]
     done = time.perf_counter()
     size = len(json.dumps([asdict(segment) for segment in segments]))

@@ -74,13 +74,13 @@ class Forecast:
     loss: float
 
 
-def forecast(plans: Sequence[StagePlan], model: ModelSettings, vocabulary: int) -> Forecast:
-    """Sum up a plan of consecutive stages."""
+def forecast(plans: Sequence[StagePlan], model: ModelSettings, vocabulary: int, length: int) -> Forecast:
+    """Sum up a plan of consecutive stages, of rows of up to ``length`` tokens."""
     lines = [line for plan in plans for line in _lines(plan)]
     last = plans[-1].after if plans else {}
     unique = sum(min(_used(state), state.lot.rows) * _tokens_per_row(state) for state in last.values())
     tokens, worth = sum(line.tokens for line in lines), sum(line.worth for line in lines)
-    size = parameters(model, vocabulary)
+    size = parameters(model, vocabulary, length)
     return Forecast(
         tuple(lines),
         {plan.stage: plan.steps for plan in plans},

@@ -334,7 +334,7 @@ def plan_curriculum(recipe: Recipe, lots: Sequence[LotBudget], vocabulary: int =
     plans: list[StagePlan] = []
     row = step = 0
     earlier = Earlier()
-    size = parameters(recipe.model, vocabulary or recipe.tokenizer.vocabulary)
+    size = parameters(recipe.model, vocabulary or recipe.tokenizer.vocabulary, recipe.pack.row_length)
     for stage in recipe.stages:
         place = Place(row, step, recipe.training_of(stage).batch_rows, recipe.pack.row_length, recipe.seed, size)
         plan = plan_stage(stage, states, place, earlier)

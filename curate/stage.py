@@ -238,7 +238,7 @@ def _uses(ranges: Iterator[Allotment] | Sequence[Allotment]) -> list[tuple[str, 
 def stage_place(recipe: Recipe, position: int, standing: Standing, vocabulary: int) -> Place:
     """Where a stage begins."""
     batch = recipe.training_of(recipe.stages[position]).batch_rows
-    size = parameters(recipe.model, vocabulary)
+    size = parameters(recipe.model, vocabulary, recipe.pack.row_length)
     return Place(standing.next_row, standing.next_step, batch, recipe.pack.row_length, recipe.seed, size)
 
 

@@ -42,7 +42,7 @@ def planned(root: Path, recipe: Recipe, run: str) -> dict[str, Json]:
     if not lots:
         raise LakeError("nothing is packed yet", where=str(root), fix="run `gristmill curate RECIPE` first, or name another --lake")
     vocabulary = read_snapshot(root).steps["tokenizer"][0].counts["vocabulary"]
-    whole = asdict(forecast(plan_curriculum(recipe, lots, vocabulary), recipe.model, vocabulary))
+    whole = asdict(forecast(plan_curriculum(recipe, lots, vocabulary), recipe.model, vocabulary, recipe.pack.row_length))
     whole["learning_rates"] = learning_rates(recipe, whole["steps"])
     return {"run": run, "forecast": whole, "committed": committed_plan(root, run)}
 

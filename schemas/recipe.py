@@ -9,7 +9,8 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.edits import Edit
 from schemas.errors import RecipeError, nearest
-from schemas.settings import ModelSettings, TrainSettings, build
+from schemas.model import ModelSettings, with_size
+from schemas.settings import TrainSettings, build
 from schemas.strict import Strict
 
 NAME = r"^[a-z][a-z0-9_-]{0,40}$"
@@ -566,14 +567,16 @@ class Recipe(Strict):
                 raise ValueError(f"two stages are called {name!r}")
         return stages
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _named_size(cls, model: Any) -> Any:
+        return with_size(model) if isinstance(model, dict) else model
+
     @field_validator("model")
     @classmethod
-    def _has_size(cls, model: ModelSettings) -> ModelSettings:
-        for name in ("layers", "width", "heads"):
-            if getattr(model, name) < 1:
-                raise ValueError(f"{name} is {getattr(model, name)}, below 1")
-        if model.width % model.heads:
-            raise ValueError(f"{model.heads} heads do not divide a width of {model.width}")
+    def _fits(cls, model: ModelSettings) -> ModelSettings:
+        if (mistake := model.mistake()) is not None:
+            raise ValueError(": ".join(mistake))
         return model
 
     @model_validator(mode="after")

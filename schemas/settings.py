@@ -17,48 +17,8 @@ from typing import Any, Literal
 
 from schemas.adaptive import AdaptiveSettings
 from schemas.errors import RecipeError, nearest
+from schemas.model import ModelSettings as ModelSettings
 from schemas.store import read_json
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """A Llama-style decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention.
-
-    Attributes:
-        layers: number of blocks.
-        width: model width d.
-        heads: query heads; width must divide by it, and the head width be even.
-        kv_heads: key and value heads; heads must divide by it. 0 means as many as heads.
-        ff_width: width of the SwiGLU; 0 means 8/3 of width rounded up to a multiple of 64.
-        rope_theta: base of the rotary frequencies.
-        norm_eps: epsilon of RMSNorm.
-        tied: the output layer shares the embedding.
-        dropout: probability on both residual branches.
-        init_std: standard deviation of the weights; residual projections have it over sqrt(2 * layers).
-    """
-
-    __pydantic_config__ = {"extra": "forbid"}
-
-    layers: int = 4
-    width: int = 256
-    heads: int = 4
-    kv_heads: int = 0
-    ff_width: int = 0
-    rope_theta: float = 10_000.0
-    norm_eps: float = 1e-5
-    tied: bool = True
-    dropout: float = 0.0
-    init_std: float = 0.02
-
-    @property
-    def inner_width(self) -> int:
-        """Width of the SwiGLU."""
-        return self.ff_width or -(-8 * self.width // (3 * 64)) * 64
-
-    @property
-    def all_kv_heads(self) -> int:
-        """Key and value heads."""
-        return self.kv_heads or self.heads
 
 
 @dataclass(frozen=True)

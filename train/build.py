@@ -58,6 +58,8 @@ def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer
         )
     if twice and training.recompute != "none":
         raise RecipeError("second derivatives need every activation", where="training.recompute", fix="set it to none")
+    if twice:
+        model.flex = False  # flex attention has no second derivative
     options = dict(settings.options)
     if training.precision == "bf16_weights":
         able = [name for name, factory in OPTIMIZERS.items() if "rounding" in inspect.signature(factory).parameters]

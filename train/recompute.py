@@ -29,6 +29,7 @@ _PRODUCTS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.higher_order.flex_attention,
 }
 
 
@@ -104,7 +105,8 @@ def choose_policy(sizes: BlockBytes, layers: int, budget: int = 0) -> Policy:
 
 def measure_block(block: Callable[[torch.Tensor, Any], torch.Tensor], x: torch.Tensor, shared: Any) -> BlockBytes:
     """Run a block once on a batch of the real shape and count what it would hold; parameters and what all blocks share are left out."""
-    own = {tensor.untyped_storage()._cdata for tensor in (x, *vars(shared).values(), *getattr(block, "parameters", list)())}
+    tensors = [value for value in vars(shared).values() if isinstance(value, torch.Tensor)]
+    own = {tensor.untyped_storage()._cdata for tensor in (x, *tensors, *getattr(block, "parameters", list)())}
     saved: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:

@@ -26,12 +26,18 @@ def test_the_loss_estimate_is_the_law_without_repetition_and_rises_with_it():
 
 
 @pytest.mark.parametrize(
-    "model", [ModelSettings(), ModelSettings(layers=2, width=96, heads=6, kv_heads=2, tied=False), ModelSettings(ff_width=100)]
+    "model",
+    [
+        ModelSettings(),
+        ModelSettings(layers=2, width=96, heads=6, kv_heads=2, tied=False),
+        ModelSettings(ff_width=100),
+        ModelSettings(kind="gpt2"),
+    ],
 )
 def test_parameters_are_those_of_the_trainers_model(model):
     from train.model import Decoder
 
-    assert parameters(model, 500) == sum(parameter.numel() for parameter in Decoder(model, 500, length=8).parameters())
+    assert parameters(model, 500, 8) == sum(parameter.numel() for parameter in Decoder(model, 500, length=8).parameters())
 
 
 def test_lines_sum_rows_tokens_epochs_and_what_was_returned():
@@ -42,7 +48,7 @@ def test_lines_sum_rows_tokens_epochs_and_what_was_returned():
         place = Place(sum(p.rows for p in plans), 0, 4, 10, 0)
         plans.append(plan_stage(Stage(name=f"s{number}", tokens=tokens, mixture={"a": 3, "b": 1}), states, place))
         states = plans[-1].after
-    found = forecast(plans, ModelSettings(), 300)
+    found = forecast(plans, ModelSettings(), 300, 100)
     first, second = found.lines[0], found.lines[2]
     assert (first.stage, first.source, first.rows, first.tokens, first.documents) == ("s0", "a", 120, 1188, 300)
     assert (second.rows, second.documents, second.share) == (60, 180, 0.75)

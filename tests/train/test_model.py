@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from schemas.errors import RecipeError
+from schemas.model import RopeScaling
 from schemas.settings import ModelSettings
 from tests.train.tiny_lake import BOS, MODEL, WORDS, build
 from train.data import RowReader
@@ -101,7 +102,16 @@ def test_tied_embeddings_are_one_parameter_and_initialisation_is_seeded():
 
 
 @pytest.mark.parametrize(
-    ("change", "field"), [({"heads": 5}, "heads"), ({"kv_heads": 3}, "kv_heads"), ({"width": 36}, "width"), ({"dropout": 1.0}, "dropout")]
+    ("change", "field"),
+    [
+        ({"heads": 5}, "heads"),
+        ({"kv_heads": 3}, "kv_heads"),
+        ({"width": 36}, "width"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"kind": "gpt2"}, "kv_heads"),
+        ({"gelu": "tanh"}, "gelu"),
+        ({"rope_scaling": RopeScaling("linear", 0.5)}, "rope_scaling"),
+    ],
 )
 def test_sizes_that_do_not_fit_are_refused_by_field(change, field):
     with pytest.raises(RecipeError, match=rf"model\.{field}"):

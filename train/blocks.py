@@ -1,0 +1,133 @@
+"""The blocks of both kinds of decoder: attention and feed-forward, each normed before and added to the residual stream.
+
+Llama-style: RMSNorm (Zhang & Sennrich 2019), rotary positions that restart in each document (Su et al. 2021), grouped-query attention
+(Ainslie et al. 2023), SwiGLU (Shazeer 2020). GPT-2-style (Radford et al. 2019): LayerNorm, biases, GELU. Norms, softmax and the residual
+stream are FP32 whatever the precision of the products.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import dropout, gelu
+
+from schemas.settings import ModelSettings
+from train.attention import Packing, attend
+from train.kernels import bias_gelu_dropout, layer_norm, rms_norm, rope, swiglu
+from train.recompute import run_selectively
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm with a gain."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise (..., d)."""
+        return rms_norm(x, self.weight, self.eps)
+
+
+class LayerNorm(nn.Module):
+    """Layer norm with a gain and a bias."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise (..., d)."""
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+
+def norm(settings: ModelSettings) -> RMSNorm | LayerNorm:
+    """The kind's norm."""
+    return (LayerNorm if settings.kind == "gpt2" else RMSNorm)(settings.width, settings.norm_eps)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention; with rotary positions where the packing has angles."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = settings.heads, settings.all_kv_heads
+        self.head_width = settings.width // settings.heads
+        biased = settings.kind == "gpt2"
+        self.q = nn.Linear(settings.width, self.heads * self.head_width, bias=biased)
+        self.k = nn.Linear(settings.width, self.kv_heads * self.head_width, bias=biased)
+        self.v = nn.Linear(settings.width, self.kv_heads * self.head_width, bias=biased)
+        self.out = nn.Linear(self.heads * self.head_width, settings.width, bias=biased)
+
+    def forward(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
+        """Attend over (B, L, d)."""
+        batch, length, _ = x.shape
+        q = self.q(x).view(batch, length, self.heads, self.head_width)
+        k = self.k(x).view(batch, length, self.kv_heads, self.head_width)
+        v = self.v(x).view(batch, length, self.kv_heads, self.head_width)
+        if packing.cos is not None and packing.sin is not None:
+            q, k = rope(q, k, packing.cos, packing.sin)
+        out: torch.Tensor = self.out(attend(q, k, v, packing.mask).reshape(batch, length, -1))
+        return out
+
+
+class SwiGLU(nn.Module):
+    """The feed-forward of Llama."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        inner = settings.inner_width
+        self.gate = nn.Linear(settings.width, inner, bias=False)
+        self.up = nn.Linear(settings.width, inner, bias=False)
+        self.down = nn.Linear(inner, settings.width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Transform (B, L, d)."""
+        y: torch.Tensor = self.down(swiglu(self.gate(x), self.up(x)))
+        return y
+
+
+class BiasGELU(nn.Module):
+    """The feed-forward of GPT-2; its first bias is the activation's, which adds it in the same pass."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.up = nn.Linear(settings.width, settings.inner_width, bias=False)
+        self.up_bias = nn.Parameter(torch.zeros(settings.inner_width))
+        self.down = nn.Linear(settings.inner_width, settings.width)
+        self.approximate = settings.gelu == "tanh"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Transform (B, L, d)."""
+        x = self.up(x)
+        if self.approximate:
+            x = gelu((x + self.up_bias).float(), approximate="tanh").to(x.dtype)
+        else:
+            x = bias_gelu_dropout(x, self.up_bias, 0.0, 0, 0)
+        y: torch.Tensor = self.down(x)
+        return y
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each normed before and added to the residual stream."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.attention_norm = norm(settings)
+        self.attention = Attention(settings)
+        self.feed_forward_norm = norm(settings)
+        self.feed_forward = (BiasGELU if settings.kind == "gpt2" else SwiGLU)(settings)
+        self.dropout = settings.dropout
+        self.selective = False
+
+    def forward(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
+        """Transform (B, L, d)."""
+        if self.selective and torch.is_grad_enabled():
+            return run_selectively(self._transform, x, packing)
+        return self._transform(x, packing)
+
+    def _transform(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
+        x = x + dropout(self.attention(self.attention_norm(x), packing), self.dropout, self.training)
+        return x + dropout(self.feed_forward(self.feed_forward_norm(x)), self.dropout, self.training)
