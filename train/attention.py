@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
@@ -63,8 +63,8 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask) -> tor
 
 def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, grouped: bool) -> torch.Tensor:
     # Only compiled is it one kernel; inside a compiled block it is traced with its surroundings.
-    run: Callable[..., Any] = flex_attention if torch.compiler.is_compiling() or not q.is_cuda else _compiled()
-    y: torch.Tensor = run(q, k, v, block_mask=mask, enable_gqa=grouped)
+    plain = torch.compiler.is_compiling() or not q.is_cuda
+    y: torch.Tensor = cast(Any, flex_attention if plain else _compiled())(q, k, v, block_mask=mask, enable_gqa=grouped)
     return y
 
 
