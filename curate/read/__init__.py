@@ -20,6 +20,7 @@ from curate.read.jsonl import cut_jsonl, read_jsonl
 from curate.read.parquet import cut_parquet, read_parquet
 from curate.read.piece import Piece
 from curate.read.python import find_python, interpreter, read_python
+from curate.read.remote import open_place
 from curate.read.text import read_text
 from curate.read.warc import read_warc
 from curate.step import Shard, ShardWriter
@@ -156,7 +157,7 @@ def _groups(intake: Intake, read: Reader, pieces: Iterable[Piece], places: Itera
     for piece, place in zip(pieces, places, strict=True):
         intake.begin(piece.path)
         try:
-            file = Path(place).open("rb")  # noqa: SIM115  # closed below
+            file = open_place(place)
         except OSError as error:
             intake.refuse_file("unreadable_file", f"cannot be opened: {error.strerror}", piece.size)
             continue

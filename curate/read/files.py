@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from curate.read import remote
 from curate.read.piece import Piece
 from schemas.errors import InputError
 
@@ -23,33 +24,59 @@ def find_files(source: str, patterns: list[str], only: Iterable[str] | None = No
 
     Args:
         source: its name.
-        patterns: files, folders and globs.
+        patterns: files, folders and globs; or objects, prefixes and wildcards of a store, each with ``s3://`` before its bucket.
         only: of what they match, the files to take; None is all.
         empty: accept files that are all empty.
 
     Raises:
-        InputError: a pattern matches nothing, or every file is empty.
+        InputError: a pattern matches nothing, every file is empty, or a store does not answer.
     """
+    if any(map(remote.is_remote, patterns)):
+        found = _remote(source, patterns)
+        _refuse_empty(source, found, empty)
+        return sorted(found)
     taken = None if only is None else {str(_absolute(path)) for path in only}
     fixed = [_fixed_part(pattern) for pattern in patterns]
     root = Path(os.path.commonpath(fixed))
-    found: dict[str, Located] = {}
+    files: dict[str, Located] = {}
     for number, pattern in enumerate(patterns):
         matches = list(_matches(pattern))
-        if not matches:
-            what = f"no file matches {pattern!r}" if glob.has_magic(pattern) else f"{pattern!r} does not exist or holds no file"
-            fix = "check the path: it is relative to the recipe's folder, and ** spans folders"
-            raise InputError(what, where=f"sources.{source}.paths[{number}]", fix=fix)
+        _refuse_none(source, number, pattern, matches)
         for path in matches:
             status = path.stat()
             piece = Piece(published(path.relative_to(root).as_posix()), status.st_size, status.st_mtime_ns)
             if taken is None or str(path) in taken:
-                found[str(path)] = piece, str(path)
-    if not empty and not any(piece.size for piece, _ in found.values()):
+                files[str(path)] = piece, str(path)
+    _refuse_empty(source, list(files.values()), empty)
+    return sorted(files.values())
+
+
+def _remote(source: str, patterns: list[str]) -> list[Located]:
+    if not all(map(remote.is_remote, patterns)):
+        fix = "make them two sources"
+        raise InputError("paths on this machine and in an object store together", where=f"sources.{source}.paths", fix=fix)
+    root = os.path.commonpath([remote.fixed_part(pattern) for pattern in patterns])
+    files: dict[str, Located] = {}
+    for number, pattern in enumerate(patterns):
+        matches = list(remote.matches(pattern))
+        _refuse_none(source, number, pattern, matches)
+        for path, size, changed in matches:
+            files[path] = Piece(path.removeprefix(f"{root}/"), size, changed), remote.SCHEME + path
+    return list(files.values())
+
+
+def _refuse_none(source: str, number: int, pattern: str, matches: Sequence[object]) -> None:
+    if not matches:
+        what = f"no file matches {pattern!r}" if glob.has_magic(pattern) else f"{pattern!r} does not exist or holds no file"
+        fix = "check the path: it is relative to the recipe's folder, and ** spans folders"
+        raise InputError(what, where=f"sources.{source}.paths[{number}]", fix=fix)
+
+
+def _refuse_empty(source: str, found: Sequence[Located], empty: bool) -> None:
+    if not empty and not any(piece.size for piece, _ in found):
         raise InputError(
             f"all {len(found)} files are empty", where=f"sources.{source}.paths", fix="name files that hold records, or remove the source"
         )
-    return sorted(found.values())
 
 
 def _absolute(path: str) -> Path:

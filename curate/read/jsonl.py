@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 import orjson
@@ -13,6 +12,7 @@ import orjson
 from curate.read.blocks import PLAIN_BLOCK, BrokenFile, blocks, compression, lines
 from curate.read.intake import Intake
 from curate.read.piece import Piece
+from curate.read.remote import open_place
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -26,7 +26,7 @@ def cut_jsonl(piece: Piece, location: str, shard_bytes: int) -> Iterator[tuple[P
     if piece.size <= shard_bytes:
         yield piece, piece.size
         return
-    with Path(location).open("rb") as file:
+    with open_place(location) as file:
         if compression(file.read(4)) is not None:
             yield piece, piece.size
             return

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from curate.read.batch import BATCH_ROWS, first_line, take_batch
 from curate.read.intake import Intake
 from curate.read.piece import Piece
+from curate.read.remote import open_place
 
 
 def cut_parquet(piece: Piece, location: str, shard_bytes: int) -> Iterator[tuple[Piece, int]]:
@@ -23,7 +24,8 @@ def cut_parquet(piece: Piece, location: str, shard_bytes: int) -> Iterator[tuple
         yield piece, piece.size
         return
     try:
-        metadata = pq.read_metadata(location)
+        with open_place(location) as file:
+            metadata = pq.read_metadata(file)
     except (pa.ArrowException, OSError):
         yield piece, piece.size  # read_parquet says what is wrong with it
         return
