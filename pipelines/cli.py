@@ -18,7 +18,7 @@ EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (wi
 
 COMMANDS = {
     "Run": ("run", "curate", "stage", "train", "rewind", "score", "generate"),
-    "Ask": ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff"),
+    "Ask": ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff", "report"),
     "Keep": ("forget", "snapshot", "export"),
     "Set up": ("init", "schema", "doctor"),
 }

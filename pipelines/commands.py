@@ -333,6 +333,17 @@ def stats(*, lake: Lake = LAKE, json: Json = False) -> None:
     _show(lake_stats(lake.absolute()), json, print_stats)
 
 
+def report(
+    *,
+    output: Annotated[Path, Parameter(name=["--output", "-o"], help="HTML file to write.")] = Path("report.html"),
+    lake: Lake = LAKE,
+) -> None:
+    """Write what the lake holds and how its training went as one HTML file that needs no network."""
+    from pipelines.report import write_report
+
+    print(write_report(lake.absolute(), output))
+
+
 def diff(
     a: Annotated[str, Parameter(help="LAKE, LAKE@SNAPSHOT, or @SNAPSHOT of the lake at hand.")],
     b: Annotated[str, Parameter(help="The other; the lake's current snapshot when left out.")] = "@current",

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from curate.forecast import forecast
 from curate.plan import plan_curriculum, training_lots
-from pipelines.catalog import ask, open_catalog
+from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.tables import BLOCKS, table
 from schemas.errors import LakeError
 from schemas.manifest import read_snapshot
@@ -62,7 +62,12 @@ def learning_rates(recipe: Recipe, steps: Mapping[str, int]) -> dict[str, list[f
 def committed_plan(root: Path, run: str) -> list[dict[str, Json]]:
     """What the run has committed so far: a line for each stage and source."""
     with open_catalog(root) as db:
-        return ask(db, _COMMITTED, run)
+        return committed_lines(db, run)
+
+
+def committed_lines(db: Connection, run: str) -> list[dict[str, Json]]:
+    """The same, of an open catalogue."""
+    return ask(db, _COMMITTED, run)
 
 
 def print_planned(plan: dict[str, Json], console: Console) -> None:
