@@ -36,9 +36,23 @@ def load_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
         raise RecipeError(_explain(error, path, lines), fix="see schemas/recipe.schema.json for every field") from error
+    _refuse_without_effect(recipe, path, lines)
     for position, stage in enumerate(recipe.stages):
         recipe.training_of(stage, f"{path}: stages[{position}] ({stage.name}).training")
     return recipe
+
+
+def _refuse_without_effect(recipe: Recipe, path: Path, lines: dict[str, tuple[Path, int]]) -> None:
+    """Refuse fields that someone wrote and nothing reads. Here and not in the models: a stored recipe has every field written out."""
+    kind = recipe.tokenizer.kind
+    dead = [("tokenizer", name, f"only kind bpe is trained, and this one is of kind {kind}") for name in ("vocabulary", "sample_bytes")]
+    dead = [] if kind == "bpe" else dead
+    if not any(source.difficulty for source in recipe.sources.values()):
+        dead.append(("pack", "bins", "no source declares a difficulty to cut into bins"))
+    for section, name, reason in dead:
+        if name in getattr(recipe, section).model_fields_set:
+            file, line = lines.get(f"{section}.{name}", (path, 1))
+            raise RecipeError(f"it would be without effect: {reason}", where=f"{file}:{line}: {section}.{name}", fix="leave it out")
 
 
 def json_schema() -> dict[str, Json]:

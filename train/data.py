@@ -1,8 +1,8 @@
 """Packed rows out of memory-mapped Arrow shards, as batches with document boundaries.
 
 Shards are Arrow IPC files with ``schemas.tables.row_schema``; their buffers are used in place, so a batch copies only its own rows.
-A published shard never changes: its length is checked before anything is read, its checksum by choice, and a shard that differs
-from what the plan recorded is refused.
+A published shard never changes: its length is checked before anything is read, its checksum (by the trainer) when the first row is read
+from it, and a shard that differs from what the plan recorded is refused.
 """
 
 from __future__ import annotations

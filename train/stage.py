@@ -29,19 +29,18 @@ class MicroBatch:
 
 
 class Stage:
-    """A stage's settings, order and rows.
+    """A stage's settings, order and rows; a shard's length is checked at once, its checksum when it is first read from.
 
     Args:
         root: the lake.
         settings: the stage.
-        checksums: check every shard's checksum when it is first opened.
 
     Raises:
         LakeError: the segments are not those the stage was planned with, or a shard was changed.
         PlanError: a segment cannot be dealt from its allotments.
     """
 
-    def __init__(self, root: Path, settings: StageSettings, *, checksums: bool = False) -> None:
+    def __init__(self, root: Path, settings: StageSettings) -> None:
         self.root, self.settings = root, settings
         _check_training(settings)
         path = root / settings.segments
@@ -63,20 +62,20 @@ class Stage:
         self.sources = self.order.sources
         mine = [lots[lot] for lot in self.order.lots]
         by_length = {length: [lot for lot in mine if lot.row_length == length] for length in sorted({lot.row_length for lot in mine})}
-        self._readers = {length: RowReader(root, same, checksums=checksums) for length, same in by_length.items()}
+        self._readers = {length: RowReader(root, same, checksums=True) for length, same in by_length.items()}
         self._length = np.array([lot.row_length for lot in mine], dtype=np.int64)
         self._place = np.array([by_length[lot.row_length].index(lot) for lot in mine], dtype=np.int64)
         self._written = written_readers(root, settings.folder, self.segments)
-        self.holdout = RowReader(root, settings.holdout, checksums=checksums)
+        self.holdout = RowReader(root, settings.holdout, checksums=True)
         self._rows = StepRows(self.order)
         self.first_step = self.segments[0].first_step
         self.end_step = self.segments[-1].first_step + self.segments[-1].steps
         self.batch_rows = max(s.batch * self.row_length_of(i) // settings.row_length for i, s in enumerate(self.segments))
 
     @classmethod
-    def open(cls, root: Path, folder: str, *, checksums: bool = False) -> Stage:
+    def open(cls, root: Path, folder: str) -> Stage:
         """Open the stage whose ``stage.json`` lies in a folder of the lake."""
-        return cls(root, read_stage(root / folder / "stage.json"), checksums=checksums)
+        return cls(root, read_stage(root / folder / "stage.json"))
 
     @property
     def steps(self) -> int:

@@ -124,3 +124,23 @@ def test_a_key_given_twice_is_refused_where_it_stands(tmp_path):
 def test_numbers_that_no_run_can_use_are_refused_before_it_begins(tmp_path, change):
     with pytest.raises(RecipeError):
         load_recipe(write(tmp_path, "r.yaml", BASE), [change])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tokenizer: {kind: byte, vocabulary: 300}", r"mine\.yaml:2: tokenizer\.vocabulary: .*only kind bpe"),
+        ("tokenizer: {kind: file, path: t.json, sample_bytes: 9000}", r"tokenizer\.sample_bytes"),
+        ("pack: {bins: 3}", r"pack\.bins: .*no source declares a difficulty"),
+    ],
+)
+def test_a_field_without_effect_is_refused_with_its_place(tmp_path, text, words):
+    write(tmp_path, "base.yaml", BASE)
+    with pytest.raises(RecipeError, match=words):
+        load_recipe(write(tmp_path, "mine.yaml", f"extends: base.yaml\n{text}\n"))
+
+
+def test_the_same_fields_are_taken_where_they_have_one(tmp_path):
+    write(tmp_path, "base.yaml", BASE)
+    path = write(tmp_path, "mine.yaml", "extends: base.yaml\ntokenizer: {vocabulary: 300}\npack: {bins: 3}\n")
+    assert load_recipe(path, ["sources.web.difficulty=n_words"]).pack.bins == 3

@@ -10,6 +10,7 @@ import pytest
 from schemas.errors import LakeError
 from tests.train.tiny_lake import LENGTH, build, documents, pack, write_lot
 from train.data import IGNORED, RowReader
+from train.stage import Stage
 
 
 @pytest.fixture
@@ -80,3 +81,18 @@ def test_the_tiny_lake_opens_as_a_dataset(tmp_path):
     files = [str(tmp_path / "lake" / shard.path) for shard in made[0].shards]
     table = datasets.load_dataset("arrow", data_files=files, cache_dir=str(tmp_path / "cache"), split="train")
     assert len(table) == made[0].rows and len(table[0]["tokens"]) == LENGTH
+
+
+def test_the_trainer_refuses_a_shard_of_the_right_length_with_a_changed_byte(tmp_path):
+    folder, made, _ = build(tmp_path, rows=16)
+    stage = Stage.open(tmp_path, str(folder.relative_to(tmp_path)))
+    stage.micro_batches(stage.first_step, 0, 1)
+    for shard in made[0].shards:
+        path = tmp_path / shard.path
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(LakeError, match="changed or cut short"):
+        fresh = Stage.open(tmp_path, str(folder.relative_to(tmp_path)))
+        for step in range(fresh.first_step, fresh.end_step):
+            fresh.micro_batches(step, 0, 1)
