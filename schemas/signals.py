@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SIGNALS_VERSION: int = 2
+SIGNALS_VERSION: int = 3
 """Raised whenever a stored value would change for some text; a lake recomputes the signals of another version."""
 
 _SIZE = {

@@ -23,7 +23,7 @@ from curate.signals.kernels import inlined, kernel, sources_digest
 from curate.signals.tokenizer import cut_text, english_rules
 from schemas.edits import C4_RULES
 
-C4_VERSION = 1
+C4_VERSION = 2
 """Raised whenever the outcome for any text changes."""
 
 DEFAULTS = {"too_long_word": 1000, "too_few_words": 3, "too_few_sentences": 5}

@@ -20,7 +20,7 @@ def compute_signals(texts: pa.LargeStringArray) -> pa.RecordBatch:
 
     Raises:
         TypeError: `texts` is not an array of large strings.
-        ValueError: `texts` holds a null.
+        ValueError: `texts` holds a null or a text of 2 GiB.
     """
     from curate.signals.batch import signals_of  # compiled code is loaded when it is first needed
 

@@ -31,25 +31,29 @@ N_UPPER_CHARS = SIGNALS.get_field_index("n_upper_chars")
 N_SPACE_CHARS = SIGNALS.get_field_index("n_space_chars")
 LZ_BYTES = SIGNALS.get_field_index("lz_bytes")
 HIGH_BITS = np.uint64(0x8080808080808080)
+BLOCK = 248
+"""Bytes whose counts a byte holds, a whole number of machine words."""
+MAX_TEXT_BYTES = (1 << 31) - 1
+"""Positions within a text are 32 bits wide."""
 
 
 @kernel
 def count_ascii(data, out):  # type: ignore[no-untyped-def]
     """Adds the characters of each class among the ASCII ones of UTF-8 bytes; returns the number of code points.
 
-    Counts are kept in bytes over stretches of 255, so that one instruction adds 64 of them.
+    Counts are kept in bytes over blocks, so that one instruction adds 64 of them; each sum is cut to a byte, or all would be 64 bits wide.
     """
     alphas = digits = capitals = spaces = newlines = others = np.int64(0)
-    for first in range(0, len(data), 255):
+    for first in range(0, len(data), BLOCK):
         letter = digit = capital = space = newline = other = np.uint8(0)
-        for k in range(first, min(first + 255, len(data))):
-            byte = data[k]
-            letter += np.uint8(np.uint8((byte | np.uint8(32)) - np.uint8(97)) < np.uint8(26))
-            digit += np.uint8(np.uint8(byte - np.uint8(48)) < np.uint8(10))
-            capital += np.uint8(np.uint8(byte - np.uint8(65)) < np.uint8(26))
-            space += np.uint8((np.uint8(byte - np.uint8(9)) < np.uint8(5)) | (np.uint8(byte - np.uint8(28)) < np.uint8(5)))
-            newline += np.uint8(byte == np.uint8(10))
-            other += np.uint8(np.uint8(byte - np.uint8(128)) < np.uint8(64))
+        for byte in data[first : min(first + BLOCK, len(data))]:
+            letter = np.uint8(letter + np.uint8(np.uint8((byte | np.uint8(32)) - np.uint8(97)) < np.uint8(26)))
+            digit = np.uint8(digit + np.uint8(np.uint8(byte - np.uint8(48)) < np.uint8(10)))
+            capital = np.uint8(capital + np.uint8(np.uint8(byte - np.uint8(65)) < np.uint8(26)))
+            white = (np.uint8(byte - np.uint8(9)) < np.uint8(5)) | (np.uint8(byte - np.uint8(28)) < np.uint8(5))
+            space = np.uint8(space + np.uint8(white))
+            newline = np.uint8(newline + np.uint8(byte == np.uint8(10)))
+            other = np.uint8(other + np.uint8(np.uint8(byte - np.uint8(128)) < np.uint8(64)))
         alphas, digits, capitals = alphas + np.int64(letter), digits + np.int64(digit), capitals + np.int64(capital)
         spaces, newlines, others = spaces + np.int64(space), newlines + np.int64(newline), others + np.int64(other)
     out[N_ALPHA_CHARS], out[N_DIGIT_CHARS], out[N_UPPER_CHARS] = alphas, digits, capitals
@@ -211,7 +215,7 @@ def buffers(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], npt.NDAr
 
     Raises:
         TypeError: The array is not of large strings.
-        ValueError: The array holds a null.
+        ValueError: The array holds a null, or a text of more than MAX_TEXT_BYTES.
     """
     if not pa.types.is_large_string(texts.type):
         raise TypeError(f"texts must be large_string, not {texts.type}: cast the column with pc.cast(texts, pa.large_string())")
@@ -221,6 +225,8 @@ def buffers(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], npt.NDAr
     if len(texts) == 0 or data is None:
         return np.zeros(0, np.uint8), np.zeros(len(texts) + 1, np.int64)
     places = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    if (longest := int(np.diff(places).max())) > MAX_TEXT_BYTES:
+        raise ValueError(f"a text of {longest:,} bytes: signals take up to {MAX_TEXT_BYTES:,}; quarantine or split it")
     return np.frombuffer(data, np.uint8), places
 
 

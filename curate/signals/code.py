@@ -120,22 +120,21 @@ def name_signals(classes, c, out):  # type: ignore[no-untyped-def]
             k += 1
             continue
         start = k
-        underscore = capital = humped = False
+        underscore = joined = capital = humped = False
         while k < size and in_name(c[k]):
             is_capital = (class_of(classes, c[k]) & CAPITAL) != 0
             capital |= is_capital
             if k > start:
                 humped |= is_capital and 97 <= c[k - 1] <= 122
                 underscore |= c[k] == 95 and c[k - 1] != 95
+                joined |= underscore and c[k] != 95
             k += 1
         if class_of(classes, c[start]) & DIGIT:
             continue
         length = k - start
         names += 1
         chars += length
-        # A trailing underscore is none inside the name.
-        inner = underscore and not (c[k - 1] == 95 and count_underscores(c, start + 1, k - 1) == 0)
-        snakes += int(inner and not capital)
+        snakes += int(joined and not capital)
         camels += int(humped and not underscore)
         shorts += int(length == 1)
     out[N_NAMES] += names
@@ -143,12 +142,3 @@ def name_signals(classes, c, out):  # type: ignore[no-untyped-def]
     out[N_SNAKE_NAMES] += snakes
     out[N_CAMEL_NAMES] += camels
     out[N_SHORT_NAMES] += shorts
-
-
-@kernel
-def count_underscores(c, a, b):  # type: ignore[no-untyped-def]
-    """Underscores in c[a:b] that follow another character."""
-    found = 0
-    for k in range(a, b):
-        found += int(c[k] == 95 and c[k - 1] != 95)
-    return found

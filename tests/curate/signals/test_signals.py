@@ -88,6 +88,13 @@ def test_nulls_and_other_types_are_refused_with_a_reason() -> None:
         compute_signals(pa.array(["a"]))
 
 
+def test_a_text_beyond_32_bit_positions_is_refused() -> None:
+    offsets = pa.py_buffer(np.array([0, 1 << 31], np.int64))
+    never_touched = pa.py_buffer(np.zeros(1 << 31, np.uint8))
+    with pytest.raises(ValueError, match="2,147,483,648 bytes"):
+        compute_signals(pa.LargeStringArray.from_buffers(1, offsets, never_touched))
+
+
 EDGES = {
     "white space only": " \n \t\n\n ",
     "one word": "word",
@@ -102,6 +109,7 @@ EDGES = {
     "tie of two top n-grams": "b a b a c d c d",
     "emoji and combining marks": "e\u0301 👩‍👩‍👧 ❤️ a\u0300b",
     "nul and the last code points": "\x00a\U0010ffffb\ue000",
+    "underscores at either end of a name": "a__ _a __b_ a_b_ _a__b A_b__",
     "lone quote before letters of other scripts": "ųvaųcript vaųcript lorem\x00ipsum",
 }
 
