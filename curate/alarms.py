@@ -40,7 +40,7 @@ def _alarms(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         ):
             if paths:
                 files = ", ".join(literal(str(writer.root / path)) for path in paths)
-                db.execute(f"CREATE VIEW {name} AS FROM read_parquet([{files}], hive_partitioning = false)")
+                db.execute(f"CREATE TEMP VIEW {name} AS FROM read_parquet([{files}], hive_partitioning = false)")
             else:
                 db.register(name, schema.empty_table())
         found: pa.Table = db.sql(

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import duckdb
 
 from curate.corpus import ROW_BITS
 
+SHARED_BYTES = 2 << 30
+"""Memory of the database that queries over single shards share."""
+
+
+def _open(memory_bytes: int, spill: str) -> duckdb.DuckDBPyConnection:
+    db = duckdb.connect(":memory:")
+    db.execute(f"SET memory_limit = '{memory_bytes // 1_000_000}MB'; SET threads = 1; SET temp_directory = '{spill}'")
+    db.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
+    # A purge puts other bytes under a name that was read before.
+    db.execute("SET enable_external_file_cache = false")
+    return db
+
+
+@lru_cache(maxsize=1)
+def _shared() -> duckdb.DuckDBPyConnection:
+    """The process's database, whose spill folder goes with the process: opening one takes longer than most queries."""
+    spill = tempfile.mkdtemp(prefix="gristmill-")
+    atexit.register(shutil.rmtree, spill, ignore_errors=True)
+    return _open(SHARED_BYTES, spill)
+
 
 @contextlib.contextmanager
-def connect(memory_bytes: int = 2 << 30) -> Iterator[duckdb.DuckDBPyConnection]:
-    """An in-memory database of one thread that spills to a temporary folder, which goes with it."""
-    with tempfile.TemporaryDirectory(prefix="gristmill-") as spill, duckdb.connect(":memory:") as db:
-        db.execute(f"SET memory_limit = '{memory_bytes // 1_000_000}MB'; SET threads = 1; SET temp_directory = '{spill}'")
-        db.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
+def connect(memory_bytes: int | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection without tables, of one thread, that spills to a temporary folder; make only temporary views in it.
+
+    Args:
+        memory_bytes: memory for a database of its own; None shares the process's.
+    """
+    if memory_bytes is None:
+        with _shared().cursor() as db:
+            yield db
+        return
+    with tempfile.TemporaryDirectory(prefix="gristmill-") as spill, _open(memory_bytes, spill) as db:
         yield db
 
 
@@ -31,7 +60,7 @@ def scan(db: duckdb.DuckDBPyConnection, view: str, root: Path, files: Sequence[t
         files: (shard number, path in the lake) of each file; file row r has locator ``shard << 32 | r``.
         columns: columns to take.
     """
-    db.execute(f"CREATE OR REPLACE VIEW {view} AS {located(root, files, columns)}")
+    db.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {located(root, files, columns)}")
 
 
 def located(root: Path, files: Sequence[tuple[int, str]], columns: Sequence[str]) -> str:

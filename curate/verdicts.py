@@ -49,7 +49,7 @@ def _verdicts(writer: ShardWriter, task: Json) -> Mapping[str, int]:
             if task[name] is None:
                 db.register(name, schema.empty_table())
             else:
-                db.execute(f"CREATE VIEW {name} AS FROM read_parquet({literal(str(writer.root / task[name]))})")
+                db.execute(f"CREATE TEMP VIEW {name} AS FROM read_parquet({literal(str(writer.root / task[name]))})")
         verdicts = db.sql(
             f"""
             SELECT d.doc_id, d.source, d.locator,
@@ -137,7 +137,7 @@ def _counted_out(c: Curation) -> dict[str, dict[str, int]]:
         for name in schemas:
             paths = ", ".join(literal(str(c.root / path)) for path in files[name] if path is not None)
             if paths:
-                db.execute(f"CREATE VIEW {name} AS FROM read_parquet([{paths}], hive_partitioning = false)")
+                db.execute(f"CREATE TEMP VIEW {name} AS FROM read_parquet([{paths}], hive_partitioning = false)")
             else:
                 db.register(name, schemas[name].empty_table())
         documents = present(files["documents"])
