@@ -24,6 +24,7 @@ from curate.lots import LotTable, read_lots
 from curate.mixture import adaptive_settings, left_by_source, starting_shares
 from curate.model_size import parameters
 from curate.plan import Place, StagePlan, plan_stage, training_lots
+from curate.start import take_in
 from curate.tokenize import Tokenizer, load_tokenizer
 from schemas.adaptive import AdaptiveSettings
 from schemas.errors import PlanError
@@ -110,7 +111,7 @@ def prepare_stage(root: Path, recipe: Recipe, snapshot: Snapshot, run: str, posi
     tokenizer = load_tokenizer(root / snapshot.steps["tokenizer"][0].files["tokenizer"].path)
     stage = recipe.stages[position]
     plan = plan_stage(stage, standing.states, stage_place(recipe, position, standing, tokenizer.vocabulary), standing.earlier)
-    settings = replace(_settings(recipe, tokenizer, table, run, position, standing, plan), choices=choice_sets(snapshot))
+    settings = replace(_settings(root, recipe, tokenizer, table, run, position, standing, plan), choices=choice_sets(snapshot))
     every = read_segments(root / segments_path(run))
     mine = every[settings.first_segment :][: len(plan.segments)] if old else every[settings.first_segment :]
     where = f"stage {plan.stage!r} of run {run!r}"
@@ -243,9 +244,10 @@ def stage_place(recipe: Recipe, position: int, standing: Standing, vocabulary: i
 
 
 def _settings(
-    recipe: Recipe, tokenizer: Tokenizer, table: LotTable, run: str, position: int, standing: Standing, plan: StagePlan
+    root: Path, recipe: Recipe, tokenizer: Tokenizer, table: LotTable, run: str, position: int, standing: Standing, plan: StagePlan
 ) -> StageSettings:
     named = {a.lot for segment in plan.segments for a in allotments(segment)}
+    started = None if recipe.start_from is None or position else take_in(root, Path(recipe.start_from))
     return StageSettings(
         run=run,
         stage=plan.stage,
@@ -255,7 +257,7 @@ def _settings(
         segments_hash=segments_hash([*standing.past, *plan.segments]),
         first_segment=len(standing.past),
         last_segment=len(standing.past) + len(plan.segments) - 1,
-        init_from=stage_folder(run, recipe, position - 1) if position else None,
+        init_from=stage_folder(run, recipe, position - 1) if position else started,
         seed=recipe.seed,
         vocabulary=tokenizer.vocabulary,
         row_length=recipe.pack.row_length,

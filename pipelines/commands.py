@@ -299,22 +299,24 @@ def generate(
 
 
 def export(
-    target: Annotated[Path, Parameter(help="File (jsonl, parquet) or folder (hf, npy, bin) to write.")],
+    target: Annotated[Path, Parameter(help="File (jsonl, parquet) or folder (hf, npy, bin, hf-model) to write.")],
     /,
     *,
     format: Annotated[
-        Literal["jsonl", "parquet", "hf", "npy", "bin"] | None,
+        Literal["jsonl", "parquet", "hf", "npy", "bin", "hf-model"] | None,
         Parameter(help="By default told by the target's name: .jsonl (.gz, .zst), .parquet, else a Hugging Face datasets folder."),
     ] = None,
     state: Annotated[Literal["kept", "held_out"], Parameter(help="Which documents to write as jsonl or parquet.")] = "kept",
     force: Annotated[bool, Parameter(negative=(), help="Replace what is there.")] = False,
+    run: Annotated[str | None, Parameter(help="Run whose model to write; needed only where the lake has several.")] = None,
+    checkpoint: Annotated[str | None, Parameter(help="Checkpoint to write, relative to the lake; by default the run's newest.")] = None,
     lake: Lake = LAKE,
 ) -> None:
-    """Write curated text (jsonl, parquet, hf) or token rows (npy, bin) for use elsewhere."""
+    """Write curated text (jsonl, parquet, hf), token rows (npy, bin) or a trained model (hf-model) for use elsewhere."""
     from pipelines.export import UNITS, export, format_of
 
     form = format or format_of(target)
-    count = export(lake.absolute(), target, form, state, force)
+    count = export(lake.absolute(), target, form, state, force, run=run, checkpoint=checkpoint)
     print(f"{target}: {count:,} {UNITS[form]}")
 
 

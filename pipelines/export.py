@@ -1,4 +1,4 @@
-"""Takes curated data out of a lake: text as JSONL, Parquet or a Hugging Face ``datasets`` folder; token rows as npy or bin.
+"""Takes things out of a lake: text as JSONL, Parquet or a ``datasets`` folder; token rows as npy or bin; a model for ``transformers``.
 
 Failure model. Everything is written under a temporary name beside the target and renamed when it is whole, so that the target is the old
 export or the new one. An existing target is refused unless it may be replaced.
@@ -25,13 +25,14 @@ import zstandard
 from curate.corpus import column_array, rows_of
 from curate.lots import LotTable, read_lots
 from pipelines.card import dataset_card
+from pipelines.export_model import write_model
 from schemas.errors import GristmillError
 from schemas.manifest import Snapshot, read_snapshot
 from schemas.settings import Lot
 from schemas.store import TEMPORARY, sync_folder
 from schemas.tables import column
 
-Format = Literal["jsonl", "parquet", "hf", "npy", "bin"]
+Format = Literal["jsonl", "parquet", "hf", "npy", "bin", "hf-model"]
 State = Literal["kept", "held_out"]
 SPLITS: dict[State, str] = {"kept": "train", "held_out": "heldout"}
 
@@ -53,7 +54,14 @@ class ExportError(GristmillError):
     """An export that would overwrite something, or has nothing to write."""
 
 
-UNITS: dict[Format, str] = {"jsonl": "documents", "parquet": "documents", "hf": "documents", "npy": "rows", "bin": "tokens"}
+UNITS: dict[Format, str] = {
+    "jsonl": "documents",
+    "parquet": "documents",
+    "hf": "documents",
+    "npy": "rows",
+    "bin": "tokens",
+    "hf-model": "parameters",
+}
 
 
 def format_of(target: Path) -> Format:
@@ -62,19 +70,30 @@ def format_of(target: Path) -> Format:
     return {".jsonl": "jsonl", ".parquet": "parquet"}.get(suffixes[-1] if suffixes else "", "hf")  # type: ignore[return-value]
 
 
-def export(root: Path, target: Path, form: Format, state: State = "kept", force: bool = False) -> int:
+def export(
+    root: Path,
+    target: Path,
+    form: Format,
+    state: State = "kept",
+    force: bool = False,
+    *,
+    run: str | None = None,
+    checkpoint: str | None = None,
+) -> int:
     """Write an export.
 
     Args:
         root: the lake.
-        target: file (jsonl, parquet) or folder (hf, npy, bin) to write; ``.zst`` and ``.gz`` JSONL is compressed.
+        target: file (jsonl, parquet) or folder (hf, npy, bin, hf-model) to write; ``.zst`` and ``.gz`` JSONL is compressed.
         form: jsonl, parquet, hf (kept and held-out documents as two splits), npy (a matrix of rows a lot), bin (tokens without padding, a
             file a split).
         state: which documents to write as jsonl or parquet.
         force: whether to replace what is there.
+        run: of hf-model: the run; None is the lake's only one.
+        checkpoint: of hf-model: the checkpoint; None is the run's newest.
 
     Returns:
-        Documents written, or rows for npy and tokens for bin.
+        Documents written, or rows for npy, tokens for bin, parameters for hf-model.
 
     Raises:
         ExportError: the target exists (or is a folder that no export wrote), cannot be written, or nothing is left to write.
@@ -85,10 +104,12 @@ def export(root: Path, target: Path, form: Format, state: State = "kept", force:
         raise ExportError("exists already", where=str(target), fix="name another, or replace it with --force")
     if others := _no_export(target):
         raise ExportError(f"holds what no export wrote: {', '.join(others[:3])}", where=str(target), fix="name another folder")
-    write = _WRITERS[form]
     try:
         with _Replacement(target) as path:
-            count = write(root, snapshot, path, state, target.name)
+            if form == "hf-model":
+                count = write_model(root, snapshot, path, run, checkpoint)
+            else:
+                count = _WRITERS[form](root, snapshot, path, state, target.name)
             if not count:
                 raise ExportError("nothing to write: no document is " + state.replace("_", " "), where=str(root))
     except OSError as error:
@@ -101,6 +122,7 @@ def _no_export(target: Path) -> list[str]:
     if not target.is_dir():
         return []
     patterns = ("README.md", "data/*.parquet", "tokenizer.json", "lots.json", "*.npy", "*.bin")
+    patterns += ("config.json", "model.safetensors", "tokenizer_config.json")
     ours = {path for pattern in patterns for path in target.glob(pattern)}
     return sorted(str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir() and path not in ours)
 

@@ -553,6 +553,9 @@ class Recipe(Strict):
     """Shard sizes."""
     model: ModelSettings = ModelSettings()
     """Model."""
+    start_from: str | None = None
+    """Folder of a Hugging Face Llama or GPT-2 model (config.json, safetensors), relative to the recipe's: the first stage starts from its
+    weights, and model takes its sizes from it. Its tokenizer.json must be the recipe's tokenizer."""
     training: TrainSettings = TrainSettings()
     """Training, for all stages."""
     stages: list[Stage] = []

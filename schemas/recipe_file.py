@@ -13,7 +13,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from schemas.errors import RecipeError, nearest
+from schemas.hf_config import numbers_of
 from schemas.recipe import Recipe, merge
+from schemas.store import read_json
 
 Json = Any
 _BOOL = "tag:yaml.org,2002:bool"
@@ -32,6 +34,8 @@ def load_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     merged, lines = _merged(path, ())
     for change in changes:
         _set(merged, change)
+    if isinstance(merged.get("start_from"), str) and isinstance(merged.get("model", {}), dict):
+        merged["model"] = _started(merged.get("model", {}), Path(merged["start_from"]) / "config.json")
     try:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
@@ -65,6 +69,17 @@ def json_schema() -> dict[str, Json]:
                 field.setdefault("description", " ".join(described[name].split()))
     schema["properties"]["extends"] = {"type": "string", "description": "Recipe that this one is merged over."}
     return schema
+
+
+def _started(model: dict[str, Json], config: Path) -> dict[str, Json]:
+    """The model section with the sizes of the model that it starts from."""
+    if not config.is_file():
+        raise RecipeError("there is no config.json", where=f"start_from: {config.parent}", fix="name a folder of a Hugging Face model")
+    numbers = numbers_of(read_json(config), str(config))
+    for name, value in numbers.items():
+        if name in model and model[name] != value:
+            raise RecipeError(f"{name} is {model[name]}, the model to start from has {value}", where=f"model.{name}", fix="leave it out")
+    return {**numbers, **model}
 
 
 class _Loader(yaml.SafeLoader):
@@ -149,6 +164,8 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
     for one in choices.values() if isinstance(choices, dict) else []:
         if isinstance(one, dict) and isinstance(one.get("path"), str):
             one["path"] = str(folder / one["path"])
+    if isinstance(value.get("start_from"), str):
+        value["start_from"] = str(folder / value["start_from"])
     tokenizer = value.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("path"), str):
         tokenizer["path"] = str(folder / tokenizer["path"])

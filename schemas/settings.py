@@ -248,7 +248,8 @@ class StageSettings:
         segments_hash: hash of the segments up to and with this stage's last one.
         first_segment: index of the stage's first segment.
         last_segment: index of its last, inclusive.
-        init_from: folder of the earlier stage whose last (or best) checkpoint is the start; null starts from random weights.
+        init_from: folder of the earlier stage whose last (or best) checkpoint is the start, or of a model in Hugging Face's form; null
+            starts from random weights.
         seed: seed of initialisation and dropout.
         vocabulary: token ids are below it.
         row_length: tokens in a row.

@@ -29,6 +29,7 @@ from train.choices import Choices, evaluate_choices
 from train.compiling import compile_blocks, why_not
 from train.early_stop import EarlyStop
 from train.evaluate import evaluate
+from train.interchange import load_pretrained
 from train.interrupt import Interrupt, Interrupted
 from train.ledger import Recorder, next_attempt
 from train.metrics import Meter, step_values
@@ -38,7 +39,7 @@ from train.parallel import Ranks
 from train.plateau import Plateau
 from train.precision import allow_tf32
 from train.progress import Progress
-from train.resume import check_resume, earlier_checkpoint, facts, restore
+from train.resume import check_resume, earlier_checkpoint, facts, pretrained, restore
 from train.schedule import scale
 from train.stage import Stage
 from train.step import StepResult, StepRules, train_step
@@ -130,6 +131,9 @@ class Trainer:
         elif (earlier := earlier_checkpoint(stage)) is not None:
             restore(earlier, self.model, self.optimizer, self.model.as_dict(), same_stage=False)
             self.lr_before = earlier.state["lr"]
+        elif (model_folder := pretrained(stage)) is not None:
+            load_pretrained(self.model, model_folder, self.model.as_dict(), self.settings.model)
+            notices.append(f"starting from the weights in {model_folder}")
         if compiled:
             compile_blocks(self.model)
         self.attempt = self.ranks.broadcast(next_attempt((stage.root / self.settings.folder).parent) if self.ranks.first else None)

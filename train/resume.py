@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from schemas.errors import LakeError
 from schemas.settings import read_outcome
 from train.checkpoint import Checkpoint, load
+from train.interchange import IMPORTED
 from train.stage import Stage
 
 Facts = dict[str, Any]
@@ -70,14 +72,20 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     return [f"{name} is {now[name]}, was {before[name]}" for name in now if before.get(name) != now[name]]
 
 
+def pretrained(stage: Stage) -> Path | None:
+    """Folder of the model in Hugging Face's form that the stage starts from, if it does."""
+    folder = stage.settings.init_from
+    return stage.root / folder if folder is not None and folder.startswith(f"{IMPORTED}/") else None
+
+
 def earlier_checkpoint(stage: Stage) -> Checkpoint | None:
-    """Open the checkpoint that a stage starts from, as the earlier stage's outcome names it; None for the first stage.
+    """Open the checkpoint that a stage starts from, as the earlier stage's outcome names it; None for a first stage.
 
     Raises:
         LakeError: the earlier stage has not ended, its checkpoint is missing or damaged, or it ended elsewhere than this stage begins.
     """
     folder = stage.settings.init_from
-    if folder is None:
+    if folder is None or pretrained(stage) is not None:
         return None
     path = stage.root / folder
     outcome = read_outcome(path)

@@ -175,7 +175,7 @@ def _check_training(settings: StageSettings) -> None:
             where="training.eval_every",
             fix="set it and eval_rows above 0",
         )
-    if training.schedule.start != "fresh" and settings.init_from is None:
+    if training.schedule.start != "fresh" and (settings.init_from is None or not settings.position):
         raise RecipeError(f"the first stage has nothing to {training.schedule.start} from", where="training.schedule.start", fix="fresh")
     if training.plateau is not None:
         _check_plateau(training.plateau)
