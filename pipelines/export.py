@@ -121,8 +121,8 @@ def _no_export(target: Path) -> list[str]:
     """What a folder holds that is not of an export; such a folder is never replaced, since replacing deletes it whole."""
     if not target.is_dir():
         return []
-    patterns = ("README.md", "data/*.parquet", "tokenizer.json", "lots.json", "*.npy", "*.bin")
-    patterns += ("config.json", "model.safetensors", "tokenizer_config.json")
+    patterns = ["README.md", "data/*.parquet", "tokenizer.json", "lots.json", "*.npy", "*.bin"]
+    patterns += ["config.json", "model.safetensors", "tokenizer_config.json"]
     ours = {path for pattern in patterns for path in target.glob(pattern)}
     return sorted(str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir() and path not in ours)
 

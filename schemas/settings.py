@@ -153,7 +153,11 @@ class TrainSettings:
         eval_every: steps between evaluations on held-out rows; 0 is only at the end.
         eval_rows: held-out rows per source in an evaluation.
         checkpoint_every: steps between checkpoints; 0 is only at the best and at the end.
+        checkpoint_async: make checkpoints durable while training goes on; it holds a copy of weights and optimizer in the CPU's memory.
         keep_last: checkpoints kept besides the best.
+        keep_every: checkpoints before steps of the run that are multiples of it are kept as well; 0 is none.
+        parallel: of several ranks: replicate (each holds everything) or shard (parameters, gradients and optimizer states are spread over
+            ranks, by block: FSDP2).
         log_every: steps between lines of output and metric rows.
         threads: torch threads; 0 means all cores. They are part of what a bit-exact resume needs.
         optimizer: the optimizer.
@@ -181,7 +185,10 @@ class TrainSettings:
     eval_every: int = 50
     eval_rows: int = 32
     checkpoint_every: int = 100
+    checkpoint_async: bool = False
     keep_last: int = 2
+    keep_every: int = 0
+    parallel: Literal["replicate", "shard"] = "replicate"
     log_every: int = 10
     threads: int = 0
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)

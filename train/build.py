@@ -7,12 +7,14 @@ import inspect
 import torch
 
 from schemas.errors import RecipeError
+from schemas.settings import TrainSettings
 from train.compiling import why_not
 from train.model import Decoder
 from train.optim import OPTIMIZERS, build_optimizer
 from train.parallel import Ranks
 from train.precision import precision_context, store_weights
 from train.recompute import BlockBytes, choose_policy, measure_block, named_policy
+from train.sharding import shard_model
 from train.stage import Stage
 
 
@@ -29,7 +31,23 @@ def build_model(stage: Stage, ranks: Ranks) -> Decoder:
     if policy is None:
         policy = choose_policy(block_bytes(stage, model, ranks), layers, training.recompute_budget_mib << 20)
     model.set_recompute(policy)
+    if training.parallel == "shard" and ranks.world > 1:
+        _check_sharded(training)
+        shard_model(model, ranks.device)
     return model
+
+
+def _check_sharded(training: TrainSettings) -> None:
+    """Refuse what shards cannot do yet, by field."""
+    optimizer = training.optimizer
+    for field, fits, wrong in (
+        ("precision", training.precision != "bf16_weights", "keeps weights of two types, and a shard group has one"),
+        ("compile", not training.compile, "has not been shown to work with sharded blocks"),
+        ("optimizer.name", optimizer.name not in ("kfac", "lbfgs"), f"{optimizer.name} needs whole gradients"),
+        ("optimizer.options", optimizer.options.get("estimator") != "hutchinson", "second derivatives need whole parameters"),
+    ):
+        if not fits:
+            raise RecipeError(f"under parallel: shard this {wrong}", where=f"training.{field}", fix="change it, or set parallel: replicate")
 
 
 def block_bytes(stage: Stage, model: Decoder, ranks: Ranks) -> BlockBytes:

@@ -5,7 +5,8 @@ their sizes and checksums, then the staging folder is renamed and its parent fsy
 process dies. Older checkpoints are removed only after that, by a rename and then a deletion. Damage from elsewhere is found by the
 checksums; the newest checkpoint that passes is used, and none being left where some were is an error, never a fresh start.
 
-Tensors are stored by ``torch.save`` and read with ``weights_only=True``, which runs no code of the file.
+Tensors are stored by ``torch.save`` and read with ``weights_only=True``, which runs no code of the file; under sharding each rank writes
+a part of its own (``train.sharding``), and whoever loads, on any number of ranks, sees whole tensors.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import os
 import re
 import secrets
 import shutil
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ from schemas.store import TEMPORARY, checksum, sync_folder
 
 _NAME = re.compile(r"a(\d+)-s(\d+)")
 _FOLDER = "checkpoints"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,14 @@ class Checkpoint:
     state: dict[str, Any]
 
     def tensors(self, name: str) -> Any:
-        """Load ``model`` or ``optimizer``."""
-        return torch.load(self.root / self.path / f"{name}.pt", map_location="cpu", weights_only=True)
+        """Load ``model`` or ``optimizer``, whole, however many ranks saved it."""
+        folder, parts = self.root / self.path, self.state["parts"]
+        if parts == 1:
+            return torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
+        from train.sharding import join
+
+        files = [folder / f"{name}-{part:05d}.pt" for part in range(parts)]
+        return join([torch.load(file, map_location="cpu", weights_only=True, mmap=True) for file in files])
 
 
 def checkpoint_path(folder: str, attempt: int, step: int) -> str:
@@ -48,33 +57,76 @@ def checkpoint_path(folder: str, attempt: int, step: int) -> str:
     return f"{folder}/{_FOLDER}/a{attempt:04d}-s{step:08d}"
 
 
-def save(root: Path, path: str, tensors: dict[str, Any], state: dict[str, Any]) -> None:
-    """Write a checkpoint durably.
+def write_part(staging: Path, tensors: dict[str, Any], part: int, parts: int) -> None:
+    """Write one rank's tensors into a staging folder durably, then ``part-<n>.json``, which says so.
+
+    Raises:
+        LakeError: the disk is full or not writable; the staging folder is gone.
+    """
+    with _staged(staging):
+        staging.mkdir(parents=True, exist_ok=True)
+        files = {}
+        for name, value in tensors.items():
+            file = staging / (f"{name}.pt" if parts == 1 else f"{name}-{part:05d}.pt")
+            torch.save(value, file)
+            files[file.name] = _entry(file)
+        note = staging / f"{TEMPORARY}part-{part:05d}.json"
+        note.write_text(json.dumps(files), encoding="utf-8")
+        note.rename(staging / f"part-{part:05d}.json")
+
+
+def publish_parts(staging: Path, final: Path, state: dict[str, Any], parts: int) -> None:
+    """Wait for all parts, write the state and the manifest, and give the folder its name.
 
     Raises:
         LakeError: the disk is full or not writable; no checkpoint is left under the name.
     """
-    final = root / path
-    staging = final.parent / f"{TEMPORARY}{secrets.token_hex(8)}-{final.name}"
-    try:
-        staging.mkdir(parents=True)
-        for name, value in tensors.items():
-            torch.save(value, staging / f"{name}.pt")
-        (staging / "state.json").write_text(json.dumps({"format": FORMAT, **state}, sort_keys=True, indent=1), encoding="utf-8")
-        files = sorted(staging.iterdir())
-        manifest = {file.name: {"bytes": file.stat().st_size, "checksum": checksum(file)} for file in files}
+    with _staged(staging):
+        notes = [staging / f"part-{part:05d}.json" for part in range(parts)]
+        while not all(note.is_file() for note in notes):
+            if not staging.is_dir():
+                raise OSError("another rank could not write its part")
+            time.sleep(0.01)
+        manifest = {name: entry for note in notes for name, entry in json.loads(note.read_text(encoding="utf-8")).items()}
+        text = json.dumps({"format": FORMAT, "parts": parts, **state}, sort_keys=True, indent=1)
+        (staging / "state.json").write_text(text, encoding="utf-8")
+        manifest["state.json"] = _entry(staging / "state.json")
         (staging / "manifest.json").write_text(json.dumps(manifest, sort_keys=True, indent=1), encoding="utf-8")
-        for file in [*files, staging / "manifest.json"]:
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
+        _entry(staging / "manifest.json")
+        for note in notes:
+            note.unlink()
         sync_folder(staging)
         staging.rename(final)
         sync_folder(final.parent)
+
+
+def save(root: Path, path: str, tensors: dict[str, Any], state: dict[str, Any]) -> None:
+    """Write a checkpoint of whole tensors durably, at once.
+
+    Raises:
+        LakeError: the disk is full or not writable; no checkpoint is left under the name.
+    """
+    staging = (root / path).parent / f"{TEMPORARY}{secrets.token_hex(8)}-{Path(path).name}"
+    write_part(staging, tensors, 0, 1)
+    publish_parts(staging, root / path, state, 1)
+
+
+@contextlib.contextmanager
+def _staged(staging: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
         shutil.rmtree(staging, ignore_errors=True)
         raise LakeError(
-            f"cannot save a checkpoint: {error}", where=str(final), fix="free space or check permissions, then run again"
+            f"cannot save a checkpoint: {error}", where=str(staging.parent), fix="free space or check permissions, then run again"
         ) from error
+
+
+def _entry(file: Path) -> dict[str, Any]:
+    """Make a file durable; its size and checksum."""
+    with file.open("rb") as handle:
+        os.fsync(handle.fileno())
+    return {"bytes": file.stat().st_size, "checksum": checksum(file)}
 
 
 def load(root: Path, path: str) -> Checkpoint:
@@ -127,10 +179,12 @@ def newest(root: Path, folder: str) -> tuple[Checkpoint | None, list[LakeError]]
     return None, faults
 
 
-def prune(root: Path, folder: str, keep: set[str], last: int) -> None:
-    """Remove all checkpoints of a stage but the newest ``last`` and those in ``keep``, and what killed writers left."""
+def prune(root: Path, folder: str, keep: set[str], last: int, every: int = 0) -> None:
+    """Remove what killed writers left and all checkpoints of a stage but the newest ``last``, those in ``keep``, and those before steps
+    that are multiples of ``every``.
+    """
     for path in saved(root, folder)[last:]:
-        if path not in keep:
+        if path not in keep and not (every and int(path[-8:]) % every == 0):
             gone = root / path
             with contextlib.suppress(OSError):
                 gone = gone.rename(gone.parent / f"{TEMPORARY}{secrets.token_hex(8)}-{gone.name}")

@@ -24,7 +24,7 @@ from schemas.store import lock, publish_json, remove_temporary
 from train.adapt import adapted
 from train.build import build_model, build_stage_optimizer
 from train.callbacks import Callback, StepReport, load_callbacks
-from train.checkpoint import Checkpoint, checkpoint_path, newest, prune, save
+from train.checkpoint import Checkpoint, checkpoint_path, newest
 from train.choices import Choices, evaluate_choices
 from train.compiling import compile_blocks, why_not
 from train.early_stop import EarlyStop
@@ -40,6 +40,7 @@ from train.plateau import Plateau
 from train.precision import allow_tf32
 from train.progress import Progress
 from train.resume import check_resume, earlier_checkpoint, facts, pretrained, restore
+from train.saving import Saver
 from train.schedule import scale
 from train.stage import Stage
 from train.step import StepResult, StepRules, train_step
@@ -106,6 +107,15 @@ class Trainer:
         trackers = [TRACKERS[name]() for name in training.trackers]
         self.meter = Meter(self.model, self.optimizer, training.precision, ranks)
         self.save_seconds: float | None = None
+        self.saver = Saver(
+            stage.root,
+            self.settings.folder,
+            ranks,
+            sharded=ranks.world > 1 and training.parallel == "shard",
+            asynchronous=training.checkpoint_async,
+            last=training.keep_last,
+            every=training.keep_every,
+        )
         notices = self._start(allow_mismatch)
         self.progress = Progress(stage.settings.stage, self.step - stage.first_step, stage.steps, shown=ranks.first)
         self.callbacks: list[Callback] = [self.progress, *trackers, *self.own_callbacks.values()]
@@ -164,6 +174,7 @@ class Trainer:
             self._leave()
             raise
         finally:
+            self.saver.close()
             self.progress.close()
 
     def _step(self) -> None:
@@ -274,14 +285,15 @@ class Trainer:
             return path
         began = time.perf_counter()
         self.recorder.flush(self.step)
-        if self.ranks.first:
-            with weights_in_use(self.optimizer):
-                save(self.stage.root, path, {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, self.state())
-        self.ranks.broadcast(None)
+        with weights_in_use(self.optimizer):
+            self.saver.save(
+                path,
+                lambda: {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()},
+                self.state(),
+                {self.best or path},
+            )
         self.saved = path
-        if self.ranks.first:
-            prune(self.stage.root, self.settings.folder, {self.best or path}, self.training.keep_last)
-        self.save_seconds = seconds = time.perf_counter() - began
+        self.save_seconds, seconds = self.saver.seconds, time.perf_counter() - began
         self.meter.saved(seconds)
         self._event("checkpoint", self._last_step, path=path, seconds=round(seconds, 3))
         for callback in self.callbacks:
@@ -338,6 +350,7 @@ class Trainer:
     def _leave(self) -> None:
         self._event("interrupted", self._last_step)
         self._save()
+        self.saver.wait()
         self.recorder.flush(self.step)
         self.progress.line(f"saved before step {self.step - self.stage.first_step} of {self.stage.steps}; the same command goes on")
         for callback in self.callbacks:
@@ -346,6 +359,7 @@ class Trainer:
     def _finish(self) -> Outcome:
         stage, stop = self.stage, self.training.early_stop
         last, step = self._save(), self.step
+        self.saver.wait()
         if stop is not None and stop.on_stop == "restore_best" and self.best is not None:
             last, step = self.best, self.stop.best_step
         outcome = stage_outcome(stage, self.stop, self.losses, self.heldout, end=self.step, start_next=step, checkpoint=last)

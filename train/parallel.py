@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # imported after the group is made, its default arguments would hold it for ever
+from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,12 @@ class Ranks:
         return flag if self.world == 1 else bool(self.sum(torch.tensor(float(flag), device=self.device)).item() > 0)
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Sum gradients over ranks, in one flat exchange; a rank that had no rows counts as zeros."""
+        """Sum gradients over ranks, in one flat exchange; a rank that had no rows counts as zeros. Shards are summed already."""
         if self.world == 1:
             return
         parameters = [p for p in parameters if p.requires_grad]
+        if isinstance(parameters[0], DTensor):
+            return
         for p in parameters:
             if p.grad is None:
                 p.grad = torch.zeros_like(p, dtype=p.grad_dtype)

@@ -14,6 +14,7 @@ from schemas.errors import LakeError
 from schemas.settings import read_outcome
 from train.checkpoint import Checkpoint, load
 from train.interchange import IMPORTED
+from train.sharding import cut, cut_optimizer
 from train.stage import Stage
 
 Facts = dict[str, Any]
@@ -117,8 +118,10 @@ def restore(checkpoint: Checkpoint, model: torch.nn.Module, optimizer: torch.opt
             raise LakeError(
                 f"the {what} is another: {now}, the checkpoint has {before}", where=where, fix=f"keep the {what} over all stages"
             )
-    model.load_state_dict(checkpoint.tensors("model"))
-    loaded = checkpoint.tensors("optimizer")
+    own_parameters = dict(model.named_parameters())
+    weights = checkpoint.tensors("model")
+    model.load_state_dict({name: cut(value, own_parameters[name]) if name in own_parameters else value for name, value in weights.items()})
+    loaded = cut_optimizer(checkpoint.tensors("optimizer"), optimizer)
     if not same_stage:
         fresh = optimizer.state_dict()["param_groups"]
         own = {"initial_lr", "lr", *optimizer.defaults}

@@ -116,20 +116,22 @@ class Stage:
         height = self.micro_rows(world) * (self.settings.row_length // self.row_length_of(index))
         mine = np.arange(rank, len(rows.row), world)
         made = []
-        for begin in range(0, len(mine), height):
+        # Shards are gathered and summed in every pass, so all ranks need as many as the first.
+        first_rank = -(-len(rows.row) // world) if self.settings.training.parallel == "shard" else len(mine)
+        for begin in range(0, first_rank, height):
             place = mine[begin : begin + height]
             if index in self._written:
                 at = first - self.segments[index].first_row + place
                 batch = self._written[index].read(np.zeros(len(at), dtype=np.int64), at, height)
             else:
-                batch = self._read(rows.lot[place], rows.row[place], height)
+                batch = self._read(rows.lot[place], rows.row[place], height, self.row_length_of(index))
             made.append(MicroBatch(batch, place, rows.source[place], rows.lot[place], rows.row[place]))
         return made
 
     def gather(self, positions: Ints) -> Batch:
         """Read the rows at positions of the run's order, all of one row length, from their lots."""
         rows = self.order.rows(positions)
-        return self._read(rows.lot, rows.row, 0)
+        return self._read(rows.lot, rows.row, 0, int(self._length[rows.lot[0]]))
 
     def end_of(self, index: int) -> int:
         """Position at which a segment of the stage stops being in force."""
@@ -140,8 +142,8 @@ class Stage:
         lot = next(a.lot for a in allotments(self.segments[index]))
         return int(self._length[self.order.lots.index(lot)])
 
-    def _read(self, lots: Ints, rows: Ints, height: int) -> Batch:
-        return self._readers[int(self._length[lots[0]])].read(self._place[lots], rows, height)
+    def _read(self, lots: Ints, rows: Ints, height: int, length: int) -> Batch:
+        return self._readers[length].read(self._place[lots], rows, height)
 
     def _segment(self, step: int) -> int:
         for index in range(len(self.segments) - 1, -1, -1):
@@ -163,6 +165,7 @@ def _check_training(settings: StageSettings) -> None:
         ("eval_rows", training.eval_rows, 0),
         ("checkpoint_every", training.checkpoint_every, 0),
         ("keep_last", training.keep_last, 1),
+        ("keep_every", training.keep_every, 0),
         ("log_every", training.log_every, 1),
         ("threads", training.threads, 0),
     ):

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 import signal
+import threading
 import time
 
 import pytest
@@ -209,6 +210,45 @@ def test_a_second_signal_stops_at_once(tmp_path):
     run = trainer(tmp_path, folder)
     assert run.step == 3
     run.run()
+
+
+@pytest.mark.parametrize("checks", [1, 4, 8])
+def test_a_pending_save_changes_nothing_and_an_interrupt_waits_for_it(tmp_path, checks, monkeypatch):
+    """Saves take so long that one is always pending, at the interrupt too; every second checkpoint stays."""
+    training = dataclasses.replace(TRICKY, checkpoint_async=True, checkpoint_every=1, keep_every=2)
+    folder, _, _ = build(tmp_path / "whole", rows=24, training=dataclasses.replace(training, checkpoint_async=False))
+    trainer(tmp_path / "whole", folder).run()
+    original = torch.save
+
+    def slow(value, path):
+        assert threading.current_thread() is not threading.main_thread()
+        time.sleep(0.02)
+        original(value, path)
+
+    monkeypatch.setattr(torch, "save", slow)
+    folder, _, _ = build(tmp_path / "pending", rows=24, training=training)
+    with pytest.raises(Interrupted):
+        trainer(tmp_path / "pending", folder, After(checks)).run()
+    trainer(tmp_path / "pending", folder).run()
+    assert_same_run(tmp_path / "whole", tmp_path / "pending")
+    names = {path.name[-8:] for path in (folder / "checkpoints").iterdir()}
+    assert {f"{step:08d}" for step in (2, 4, 6)} <= names and "00000003" not in names
+
+
+def test_a_pending_save_that_fails_is_an_error_and_the_one_before_stays(tmp_path, monkeypatch):
+    folder, _, _ = build(tmp_path, rows=24, training=dataclasses.replace(TRICKY, checkpoint_async=True, checkpoint_every=2, eval_every=0))
+    original = torch.save
+
+    def full(value, path):
+        if "s00000004" in str(path):
+            raise OSError(28, "No space left on device")
+        original(value, path)
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(LakeError, match="cannot save a checkpoint"):
+        trainer(tmp_path, folder).run()
+    monkeypatch.undo()
+    assert trainer(tmp_path, folder).step == 2
 
 
 def test_two_trainers_of_one_run_do_not_mix(tmp_path):

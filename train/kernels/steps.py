@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from train.kernels.dispatch import Impl, arithmetic, choose, compiled_by_shape
 
@@ -245,6 +246,9 @@ def grad_norm(grads: Tensors, *, impl: Impl = "auto") -> torch.Tensor:
     """
     if not grads:
         raise ValueError("grad_norm needs at least one gradient")
+    if isinstance(grads[0], DTensor):  # a norm of each shard, summed over ranks
+        total = torch.nn.utils.get_total_norm(grads, foreach=True)
+        return total.full_tensor() if isinstance(total, DTensor) else total
     if choose(impl, grads[0]) == "triton":
         from train.kernels.fused import steps
 

@@ -1,0 +1,122 @@
+"""Saves checkpoints beside the training: a copy is taken between two steps, and a thread makes it durable while training goes on.
+
+Failure model. One save is pending at most; the next, an interrupt and the end of the stage wait for it. Until it is durable nothing names
+it and nothing older is pruned, so a process that dies meanwhile resumes from the checkpoint before. Under sharding each rank writes its own
+part into one staging folder and then says so in a file; rank 0 publishes the whole when all have.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from schemas.store import TEMPORARY
+from train.checkpoint import prune, publish_parts, write_part
+from train.parallel import Ranks
+from train.sharding import to_pieces
+
+
+class Saver:
+    """Saves a stage's checkpoints.
+
+    Args:
+        root: the lake.
+        folder: the stage's folder in it.
+        ranks: all ranks.
+        sharded: every rank has parts of its own to write; otherwise rank 0 writes all.
+        asynchronous: return once a copy is taken.
+        last: newest checkpoints that stay.
+        every: checkpoints before steps that are multiples of it stay too; 0 is none.
+
+    Attributes:
+        seconds: how long the last save took until it was durable, None before any.
+    """
+
+    def __init__(self, root: Path, folder: str, ranks: Ranks, *, sharded: bool, asynchronous: bool, last: int, every: int) -> None:
+        self.root, self.folder, self.ranks, self.sharded, self.asynchronous = root, folder, ranks, sharded, asynchronous
+        self.last, self.every = last, every
+        self.seconds: float | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._copy: dict[str, Any] = {}
+
+    def save(self, path: str, tensors: Callable[[], dict[str, Any]], state: dict[str, Any], keep: set[str]) -> None:
+        """Save a checkpoint; every rank must call.
+
+        Args:
+            path: its place in the lake.
+            tensors: gives what to save; called on ranks that write.
+            state: saved as JSON.
+            keep: checkpoints that stay whatever their age.
+
+        Raises:
+            LakeError: this save or the one before cannot be written.
+        """
+        self.wait()
+        began = time.perf_counter()
+        staging = self.ranks.broadcast(f"{TEMPORARY}{secrets.token_hex(8)}-{Path(path).name}")
+        if self.sharded or self.ranks.first:
+            found = {name: to_pieces(value) for name, value in tensors().items()}
+            if self.asynchronous:
+                found = self._copy = copied(found, self._copy)
+            self._start(lambda: self._write(path, staging, found, state, keep, began))
+        if not self.asynchronous:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until what is pending is durable; every rank must call.
+
+        Raises:
+            LakeError: it could not be written.
+        """
+        self.close()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        self.ranks.broadcast(None)
+
+    def close(self) -> None:
+        """Wait for this rank's pending work, whatever becomes of it."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _start(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # told by wait, in the main thread
+                self._error = error
+
+        self._thread = threading.Thread(target=run, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def _write(self, path: str, staging: str, tensors: dict[str, Any], state: dict[str, Any], keep: set[str], began: float) -> None:
+        folder = (self.root / path).parent / staging
+        parts = self.ranks.world if self.sharded else 1
+        write_part(folder, tensors, self.ranks.rank, parts)
+        if self.ranks.first:
+            publish_parts(folder, self.root / path, state, parts)
+            prune(self.root, self.folder, keep, self.last, self.every)
+        self.seconds = time.perf_counter() - began
+
+
+def copied(value: Any, into: Any) -> Any:
+    """Copy tensors, in dicts, lists and tuples, to the CPU; into those of an earlier copy where they fit, whose pages are there already."""
+    if isinstance(value, dict):
+        return {key: copied(inner, into.get(key) if isinstance(into, dict) else None) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        before = into if isinstance(into, list | tuple) and len(into) == len(value) else [None] * len(value)
+        return type(value)(copied(inner, old) for inner, old in zip(value, before, strict=True))
+    if not isinstance(value, torch.Tensor):
+        return value
+    plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+    if plain and isinstance(into, torch.Tensor) and (into.shape, into.dtype) == (value.shape, value.dtype):
+        return into.copy_(value.detach())
+    return value.detach().to("cpu", copy=True) if plain else value.detach().clone().cpu()
