@@ -22,7 +22,7 @@ COLLECT_EVERY = 100_000
 
 COMMANDS = {
     "Run": ("run", "curate", "stage", "train", "rewind", "score", "generate"),
-    "Ask": ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff", "report"),
+    "Ask": ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff", "report", "ui"),
     "Keep": ("forget", "snapshot", "export"),
     "Set up": ("init", "schema", "doctor"),
 }

@@ -346,6 +346,17 @@ def report(
     print(write_report(lake.absolute(), output))
 
 
+def ui(
+    *,
+    port: Annotated[int, Parameter(help="Port of 127.0.0.1; 0 takes any free one.")] = 8421,
+    lake: Lake = LAKE,
+) -> None:
+    """Serve the report live to this machine's browser, with search by document, an SQL box and running stages."""
+    from pipelines.report.server import serve
+
+    serve(lake.absolute(), port, lambda line: print(line, flush=True))
+
+
 def diff(
     a: Annotated[str, Parameter(help="LAKE, LAKE@SNAPSHOT, or @SNAPSHOT of the lake at hand.")],
     b: Annotated[str, Parameter(help="The other; the lake's current snapshot when left out.")] = "@current",

@@ -274,7 +274,7 @@ def clusters(sizes: Rows, similarities: Rows) -> list[Chart]:
                     "low:Q",
                     title="Jaccard similarity to the kept document",
                     scale=alt.Scale(zero=False, domainMax=1),
-                    axis=alt.Axis(format=".2f"),
+                    axis=axis(".2f"),
                 ),
                 x2="high:Q",
                 y=numbers("pairs:Q", "near-duplicates", zero=True),

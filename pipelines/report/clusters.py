@@ -55,7 +55,10 @@ def biggest_clusters(db: Connection, root: Path) -> list[dict[str, Json]]:
     clusters = ask(db, _BIGGEST)
     texts = _texts(root, [cluster[name] for cluster in clusters for name in ("kept_locator", "locator")])
     for cluster in clusters:
-        cluster["diff"] = word_diff(texts[cluster["kept_locator"]], texts[cluster["locator"]])
+        pair = texts[cluster["kept_locator"]], texts[cluster["locator"]]
+        cluster["diff"] = word_diff(*pair)
+        cluster["cut"] = max(len(text.split()) for text in pair) > DIFF_WORDS
+        cluster["words"] = DIFF_WORDS
     return clusters
 
 

@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from curate.alarms import describe
+from pipelines.query import shown
 from pipelines.report.bundle import vega_bundle
 from pipelines.report.charts import Chart, clusters, funnel, languages, lengths, reasons, shown_sources, signals
 from pipelines.report.curves import compared, run_charts
@@ -100,7 +101,16 @@ def environment() -> Environment:
     made = Environment(
         loader=PackageLoader("pipelines.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"visible": visible, "count": _count, "size": _size, "share": _share, "number": _number, "extract": _extract}
+    made.filters |= {"visible": visible, "count": _count, "size": _size, "share": _share, "number": _number}
+    made.filters |= {"extract": _extract, "cells": _cells}
+        "visible": visible,
+        "count": _count,
+        "size": _size,
+        "share": _share,
+        "number": _number,
+        "extract": _extract,
+        "cells": _cells,
+    }
     return made
 
 
@@ -144,3 +154,8 @@ def _number(value: Json) -> str:
 
 def _extract(line: Mapping[str, Json], names: Sequence[str]) -> list[Json]:
     return [line[name] for name in names]
+
+
+def _cells(line: Mapping[str, Json]) -> list[Json]:
+    """Values of a row, nested ones as `gristmill sql` shows them."""
+    return [shown(value) if isinstance(value, list | dict) else value for value in line.values()]
