@@ -103,14 +103,6 @@ def environment() -> Environment:
     )
     made.filters |= {"visible": visible, "count": _count, "size": _size, "share": _share, "number": _number}
     made.filters |= {"extract": _extract, "cells": _cells}
-        "visible": visible,
-        "count": _count,
-        "size": _size,
-        "share": _share,
-        "number": _number,
-        "extract": _extract,
-        "cells": _cells,
-    }
     return made
 
 
