@@ -140,7 +140,7 @@ class Ui:
     def _sql(self, request: Request) -> Response:
         query = request.query_params.get("query", "").strip()
         names: list[str] = []
-        rows: list[tuple[str, ...]] = []
+        rows: list[tuple[Json, ...]] = []
         problem = ""
         if query:
             try:
@@ -151,8 +151,8 @@ class Ui:
         context = {"names": names, "rows": rows[:SHOWN_ROWS], "more": more, "most": SHOWN_ROWS, "examples": EXAMPLES}
         return _page("sql.html.j2", 400 if problem else 200, query=query, problem=problem, **context)
 
-    def _ask(self, query: str) -> tuple[list[str], list[tuple[str, ...]]]:
-        """Names and cells of a query's first rows, as ``gristmill sql`` shows them.
+    def _ask(self, query: str) -> tuple[list[str], list[tuple[Json, ...]]]:
+        """Names and cells of a query's first rows: numbers, and all else as ``gristmill sql`` shows it.
 
         Raises:
             QueryError: see ``pipelines.query.run_query``; also a query that takes too long.
@@ -164,7 +164,7 @@ class Ui:
             try:
                 cursor = execute(db, query)
                 names = [column[0] for column in cursor.description or ()]
-                return names, [tuple(map(shown, row)) for row in cursor.fetchmany(SHOWN_ROWS + 1)]
+                return names, [tuple(map(_cell, row)) for row in cursor.fetchmany(SHOWN_ROWS + 1)]
             except Exception as error:
                 if late.is_set():
                     fix = "ask for less, or use `gristmill sql`, which waits"
@@ -179,6 +179,10 @@ class Ui:
 def _interrupt(db: Connection, late: threading.Event) -> None:
     late.set()
     db.interrupt()
+
+
+def _cell(value: Json) -> Json:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else shown(value)
 
 
 def _page(template: str, code: int = 200, **context: Json) -> Response:

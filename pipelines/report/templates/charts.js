@@ -22,7 +22,7 @@
         labelColor: quiet, titleColor: text, gridColor: line, domainColor: line, tickColor: line, titleFontWeight: 500,
         labelFontSize: 12, titleFontSize: 12, labelOverlap: true, titlePadding: 8,
       },
-      legend: { labelColor: text, titleColor: text, labelFontSize: 12, symbolType: "square", columns: 4, orient: "top", offset: 8 },
+      legend: { labelColor: text, titleColor: text, labelFontSize: 12, symbolType: "square", columns: innerWidth < 700 ? 2 : 6, orient: "top", offset: 8 },
       bar: { cornerRadius: 1 },
     };
   };
