@@ -56,7 +56,8 @@ def colour(names: Sequence[str], symbol: str = "square") -> Any:
 
 def by_outcome(present: Iterable[str]) -> Any:
     """Colour by what became of documents; the legend holds the outcomes that are there, none for none."""
-    values = [outcome for outcome in OUTCOMES if outcome in set(present)]
+    there = set(present)
+    values = [outcome for outcome in OUTCOMES if outcome in there]
     legend = alt.Legend(orient="top", title=None, values=values) if values else None
     return alt.Color("outcome:N", scale=alt.Scale(domain=list(OUTCOMES), range=list(OUTCOME_COLOURS)), legend=legend)
 

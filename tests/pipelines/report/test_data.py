@@ -8,6 +8,7 @@ import pytest
 
 from pipelines.catalog import open_catalog
 from pipelines.report import write_report
+from pipelines.report.charts import funnel
 from pipelines.report.clusters import DIFF_WORDS, word_diff
 from pipelines.report.data import report_data
 from pipelines.report.page import visible
@@ -22,6 +23,11 @@ def test_every_record_has_one_outcome(lake: Path) -> None:
     outcomes = {line["outcome"]: line["documents"] for line in found["outcomes"]}
     assert outcomes == {"kept": 2, "dropped": 1, "duplicate": 1, "held out": 1, "set aside": 1}
     assert sum(outcomes.values()) == found["totals"]["records_in"]
+
+
+def test_a_legend_names_the_outcomes_that_are_there(lake: Path) -> None:
+    (chart,) = funnel(report_data(lake)["outcomes"])
+    assert chart.spec["encoding"]["color"]["legend"]["values"] == ["kept", "held out", "duplicate", "dropped", "set aside"]
 
 
 def test_void_steps_are_left_out_of_curves_and_told_in_the_ledger(lake: Path) -> None:
