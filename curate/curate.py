@@ -9,6 +9,7 @@ from curate.deduplicate import check_preference, deduplicate_step, sign_step
 from curate.edit.steps import edit_documents
 from curate.estimates import estimates_step
 from curate.exclude import exclusion_steps
+from curate.families.step import family_steps
 from curate.filter import check_rules, rules_step, signals_step
 from curate.generations import read_generations
 from curate.holdout import hold_out
@@ -51,10 +52,10 @@ def read(c: Curation) -> None:
 
 
 def measure(c: Curation) -> None:
-    """Signals of every document (counted in its text, its language where asked, the user's own), and what is excluded whatever its text."""
+    """Signals of every document (counted in its text; language and families where asked; the user's own), and what is excluded anyway."""
     c.extend(*signals_step(c))
     c.extend(*languages_step(c))
-    for step, shards in (*score_steps(c), *block_steps(c), *exclusion_steps(c)):
+    for step, shards in (*family_steps(c), *score_steps(c), *block_steps(c), *exclusion_steps(c)):
         c.extend(step, shards)
 
 

@@ -22,7 +22,6 @@ from curate.step import Shard, ShardWriter, Step
 from schemas.errors import RecipeError
 from schemas.recipe import Recipe
 from schemas.signals import SIGNALS, SIGNALS_VERSION
-from schemas.tables import LANGUAGES, SIGNALS_TABLE
 
 Json = Any
 
@@ -107,7 +106,8 @@ def failures_of(signals: pa.Table, rules: list[Json]) -> pa.Table:
     Returns:
         One column, ``failures``.
     """
-    own = tuple(name for name in signals.column_names if name not in SIGNALS_TABLE.names and name not in LANGUAGES.names)
+    known = {"doc_id", *signal_schema(()).names}
+    own = tuple(name for name in signals.column_names if name not in known)
     return evaluate(signals.drop_columns(["doc_id"]), resolved(json.dumps(rules), own))
 
 

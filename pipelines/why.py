@@ -14,6 +14,7 @@ from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.query import shown
 from pipelines.tables import table
 from schemas.errors import GristmillError
+from schemas.families import FAMILIES
 from schemas.signals import SIGNAL_FAMILIES
 
 Json = Any
@@ -46,6 +47,7 @@ def life(root: Path, name: str) -> dict[str, Json]:
             "verdict": verdict,
             "kept_instead": _kept_instead(db, verdict),
             "signals": signals,
+            "families": {name: _one(db, f"SELECT * EXCLUDE (doc_id) FROM {name} WHERE doc_id = ? LIMIT 1", doc) for name in FAMILIES},
             "scores": ask(db, "SELECT signal, value FROM scores WHERE doc_id = ? ORDER BY signal", doc),
             "forgotten": bool(ask(db, "FROM forgotten WHERE doc_id = ?", doc)),
             "excluded": ask(db, "SELECT reason, detail, matches FROM exclusions WHERE doc_id = ? ORDER BY ALL", doc),
@@ -124,7 +126,7 @@ def print_life(found: dict[str, Json], console: Console) -> None:
     if found["forgotten"]:
         console.print("Forgotten: its text was taken out of the lake; the next curation drops it.")
     _print_verdict(found, console)
-    _print_signals(found["signals"], console)
+    _print_signals(found["signals"], found["families"], console)
     if (language := found["language"]) is not None:
         console.print(Text(f"Language: {language['language'] or 'none found'}, score {_number(language['language_score'])}"))
     _print_rows("Signals of the recipe's own", found["scores"], console)
@@ -164,12 +166,13 @@ def _print_verdict(found: dict[str, Json], console: Console) -> None:
         console.print(Text(f"  {near['state']}: Jaccard {_number(near['similarity'])} to held-out {near['reference']}"))
 
 
-def _print_signals(signals: dict[str, Json] | None, console: Console) -> None:
+def _print_signals(signals: dict[str, Json] | None, families: dict[str, dict[str, Json] | None], console: Console) -> None:
     if signals is None:
         return
     made = table("Signals (zeros left out)", ("family", "signals"), ())
-    for family, names in SIGNAL_FAMILIES.items():
-        values = [f"{name} {signals[name]:,}" for name in names if signals.get(name)]
+    rows = {family: {name: signals[name] for name in names} for family, names in SIGNAL_FAMILIES.items()}
+    for family, counts in (rows | {name: found or {} for name, found in families.items()}).items():
+        values = [f"{name} {count:,}" for name, count in counts.items() if count]
         if values:
             made.add_row(Text(family), Text(", ".join(values)))
     console.print(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from schemas.families import FAMILIES
 from schemas.signals import SIGNALS
 
 DOC_ID = pa.binary(16)
@@ -330,6 +331,7 @@ TABLES: dict[str, pa.Schema] = {
     "exclusions": EXCLUSIONS,
     "forgotten": FORGOTTEN,
     "languages": LANGUAGES,
+    **{family: pa.schema([doc_id(), *columns]) for family, columns in FAMILIES.items()},
     "failures": FAILURES,
     "clusters": CLUSTERS,
     "alarms": ALARMS,

@@ -136,6 +136,27 @@ CODE = _set(
     ("code_mixed_indents", _ratio("n_mixed_indents", "n_lines"), ">", 0.2),
 )
 
+REDPAJAMA = _set(
+    "redpajama",
+    1,
+    "Weber et al. 2024, RedPajama-v2: its signals under Gopher's rules (its data card's thresholds; repetition by Rae et al., table A1)",
+    _EMPTY,
+    ("rps_short_doc", "rps_words", "<", 50.0),
+    ("rps_long_doc", "rps_words", ">", 10_000.0),
+    ("rps_short_words", _ratio("rps_word_chars", "rps_words"), "<", 3.0),
+    ("rps_long_words", _ratio("rps_word_chars", "rps_words"), ">", 10.0),
+    ("rps_symbols", _ratio("rps_symbols", "rps_raw_words"), ">", 0.1),
+    ("rps_bullets", _ratio("rps_bullet_lines", "rps_lines"), ">", 0.9),
+    ("rps_ellipses", _ratio("rps_ellipsis_lines", "rps_lines"), ">", 0.3),
+    ("rps_no_alpha_words", _ratio("rps_raw_words - rps_alpha_words", "rps_raw_words"), ">", 0.2),
+    ("rps_lorem_ipsum", "rps_lorem_ipsum", ">", 0.0),
+    *(
+        (f"rps_top_{n}_gram", _ratio(f"rps_top_{n}_gram_chars", "rps_word_chars"), ">", most)
+        for n, most in ((2, 0.20), (3, 0.18), (4, 0.16))
+    ),
+    *((f"rps_dup_{n}_grams", _ratio(f"rps_dup_{n}_gram_chars", "rps_word_chars"), ">", (20 - n) / 100) for n in range(5, 11)),
+)
+
 
 def _fineweb2() -> RuleSet:
     """Gopher repetition without paragraph rules, FineWeb without short lines, and Gopher quality, with thresholds by language."""
@@ -147,5 +168,5 @@ def _fineweb2() -> RuleSet:
     return RuleSet("fineweb2", 1, "Penedo et al. 2025, FineWeb2, its published thresholds; without stop words and language scores", rules)
 
 
-RULE_SETS: dict[str, RuleSet] = {rules.name: rules for rules in (GOPHER_QUALITY, GOPHER_REPETITION, FINEWEB, CODE, _fineweb2())}
+RULE_SETS: dict[str, RuleSet] = {rules.name: rules for rules in (GOPHER_QUALITY, GOPHER_REPETITION, FINEWEB, CODE, REDPAJAMA, _fineweb2())}
 """Every rule set by the name that recipes use."""

@@ -1,4 +1,4 @@
-"""The signals of a shard as one table: those counted in the text, and a column for each of the user's own.
+"""The signals of a shard as one table: those counted in the text, its language, families asked for, and the user's own.
 
 Each signal of the user's own is a step of its own, so that a new one computes nothing else anew; its file of table ``scores`` is aligned
 with the documents shard row by row, and absent where the signal is not computed for the source.
@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from schemas.families import FAMILIES
 from schemas.manifest import Entry
 from schemas.signals import SIGNALS
 from schemas.tables import LANGUAGES
@@ -21,6 +22,8 @@ Json = Any
 Steps = Mapping[str, Sequence[Entry]]
 
 LANGUAGE_COLUMNS = pa.schema([LANGUAGES.field("language"), LANGUAGES.field("language_score")])
+ASKED: dict[str, pa.Schema] = {"languages": LANGUAGE_COLUMNS, **FAMILIES}
+"""Columns, by step and table, that only sources that ask for them have."""
 
 
 def step_name(signal: str) -> str:
@@ -29,16 +32,16 @@ def step_name(signal: str) -> str:
 
 
 def signal_schema(names: Iterable[str]) -> pa.Schema:
-    """What expressions over signals may name: the columns of signals and languages, and the user's own as DOUBLE."""
-    return pa.schema([*SIGNALS, *LANGUAGE_COLUMNS, *(pa.field(name, pa.float64()) for name in names)])
+    """What expressions over signals may name: the columns of signals, languages and families, and the user's own as DOUBLE."""
+    asked = (field.with_nullable(True) for columns in ASKED.values() for field in columns)
+    return pa.schema([*SIGNALS, *asked, *(pa.field(name, pa.float64()) for name in names)])
 
 
 def content_of(steps: Steps, names: Iterable[str], shard: int) -> Json:
     """Fingerprints of what a shard's signals are."""
     content = steps["signals"][shard].content
     own = {name: steps[step_name(name)][shard].content for name in names}
-    if _languages(steps, shard) is not None:
-        own |= {"language": steps["languages"][shard].content}
+    own |= {asked: steps[asked][shard].content for asked in _asked(steps, shard)}
     return [content, own] if own else content
 
 
@@ -47,13 +50,13 @@ def signal_files(steps: Steps, names: Iterable[str], shard: int) -> Json:
     files = steps["signals"][shard].files
     if "signals" not in files:
         return None
-    return {"signals": files["signals"].path, "languages": _languages(steps, shard), "scores": score_paths(steps, names, shard)}
+    return {"signals": files["signals"].path, "asked": _asked(steps, shard), "scores": score_paths(steps, names, shard)}
 
 
-def _languages(steps: Steps, shard: int) -> str | None:
-    """Path of a shard's languages, None where its source does not ask."""
-    file = steps["languages"][shard].files.get("languages") if "languages" in steps else None
-    return None if file is None else file.path
+def _asked(steps: Steps, shard: int) -> dict[str, str]:
+    """Path of a shard's file of each table that its source asks for."""
+    files = {name: steps[name][shard].files.get(name) for name in ASKED if name in steps}
+    return {name: file.path for name, file in files.items() if file is not None}
 
 
 def score_paths(steps: Steps, names: Iterable[str], shard: int) -> dict[str, str | None]:
@@ -63,19 +66,19 @@ def score_paths(steps: Steps, names: Iterable[str], shard: int) -> dict[str, str
 
 
 def read_signals(root: Path, files: Json) -> pa.Table:
-    """The signals of a shard's documents, with ``doc_id``, in their order; languages are null where the source does not ask.
+    """The signals of a shard's documents, with ``doc_id``, in their order; what the source does not ask for is null.
 
     Args:
         root: the lake.
         files: what ``signal_files`` gives.
     """
     table = pq.read_table(root / files["signals"], partitioning=None)
-    path = files["languages"]
-    found = None if path is None else pq.read_table(root / path, columns=LANGUAGE_COLUMNS.names, partitioning=None)
-    for field in LANGUAGE_COLUMNS:
-        table = table.append_column(
-            pa.field(field.name, field.type), pa.nulls(table.num_rows, field.type) if found is None else found.column(field.name)
-        )
+    for asked, columns in ASKED.items():
+        path = files["asked"].get(asked)
+        found = None if path is None else pq.read_table(root / path, columns=columns.names, partitioning=None)
+        for field in columns:
+            values = pa.nulls(table.num_rows, field.type) if found is None else found.column(field.name)
+            table = table.append_column(pa.field(field.name, field.type), values)
     for name, path in files["scores"].items():
         values = pa.nulls(table.num_rows, pa.float64())
         if path is not None:

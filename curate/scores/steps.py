@@ -23,9 +23,8 @@ from curate.scores.transformer import score as model_scores
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import RecipeError
 from schemas.recipe import Recipe, Signal
-from schemas.signals import SIGNALS
 from schemas.store import checksum
-from schemas.tables import LANGUAGES, SCORES
+from schemas.tables import SCORES
 
 Json = Any
 SCORES_VERSION = 1
@@ -42,7 +41,7 @@ def check_signals(recipe: Recipe) -> None:
     reserved = {str(word) for (word,) in duckdb.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()}
     for name, signal in recipe.signals.items():
         where = f"signals.{name}"
-        if name in SIGNALS.names or name in LANGUAGES.names:
+        if name in signal_schema(()).names:
             raise RecipeError(f"the signals table has a column {name!r} already", where=where, fix="choose another name")
         if name in reserved:
             raise RecipeError(f"{name!r} is a word of SQL, so rules could not name it", where=where, fix="choose another name")

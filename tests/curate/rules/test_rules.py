@@ -12,15 +12,21 @@ from hypothesis import strategies as st
 
 from curate.rules import RULE_SETS, Rule, evaluate, resolve_rules
 from curate.rules.expression import sandbox
+from curate.scores import signal_schema
 from curate.signals import compute_signals
 from schemas.errors import RecipeError
+from schemas.families import FAMILIES
 from schemas.signals import SIGNALS
 from schemas.tables import FAILURE
 
 
 def signals(texts: list[str], language: str | None = None) -> pa.Table:
     counted = pa.Table.from_batches([compute_signals(pa.array(texts, pa.large_string()))])
-    return counted.append_column("language", pa.array([language] * len(texts), pa.string()))
+    counted = counted.append_column("language", pa.array([language] * len(texts), pa.string()))
+    for family in FAMILIES.values():  # not asked for
+        for field in family:
+            counted = counted.append_column(field.name, pa.nulls(len(texts), field.type))
+    return counted
 
 
 def reasons(texts: list[str], *entries: dict[str, Any]) -> list[list[str]]:
@@ -71,7 +77,7 @@ def test_every_rule_is_an_allowed_expression_over_signals(rules: Any) -> None:
     assert len({rule.name for rule in rules.rules}) == len(rules.rules)
     assert rules.version >= 1 and all(rule.origin == f"{rules.name}/{rules.version}" for rule in rules.rules)
     with sandbox() as db:
-        db.register("signals", pa.schema([*SIGNALS, ("language", pa.string())]).empty_table())
+        db.register("signals", signal_schema(()).empty_table())
         for rule in rules.rules:
             assert str(db.sql(f"SELECT {rule.predicate} FROM signals").types[0]) == "BOOLEAN"
 

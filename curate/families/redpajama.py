@@ -1,0 +1,293 @@
+"""The quality signals of RedPajama-v2 that are functions of a text alone, counted over its code points.
+
+Source: Weber et al. 2024, RedPajama: an Open Dataset for Training Large Language Models, table 9 and the published code's arithmetic;
+signals by line are summed over the lines. Not here: stop words (a list for each language), block lists, and scores of models.
+"""
+
+from __future__ import annotations
+
+import string
+import unicodedata
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numba import njit
+
+from curate.signals.hashing import BASE, ONE, SPREAD
+from curate.signals.kernels import inlined, kernel, sources_digest
+from schemas.families import FAMILIES
+
+_COLUMNS = FAMILIES["redpajama"].names
+(WORDS, WORD_CHARS, UNIQUE_WORDS, ENTROPY_MICRO, RAW_WORDS, ALPHA_WORDS, CAPS_WORDS, SYMBOLS, SENTENCES) = range(9)
+(CURLY_BRACKETS, LOREM_IPSUM, JAVASCRIPT, LINES, TERMINAL_LINES, ELLIPSIS_LINES, BULLET_LINES, UPPER_CHARS, NUMERIC_CHARS) = range(9, 18)
+TOP_2_GRAM = 18
+
+WORD, SPACE, UPPER, SMALL, NUMERIC, BULLET = np.uint8(1), np.uint8(2), np.uint8(4), np.uint8(8), np.uint8(16), np.uint8(32)
+_BULLETS = "\u2022\u2023\u25b6\u25c0\u25e6\u25a0\u25a1\u25aa\u25ab\u2013"
+_JAVASCRIPT, _LOREM, _IPSUM = (np.array(list(word.encode()), np.uint32) for word in ("javascript", "lorem", "ipsum"))
+_DELETED = string.punctuation.encode()
+
+
+@lru_cache(maxsize=1)
+def _classes() -> npt.NDArray[np.uint8]:
+    """Python's classes of every code point; half a second."""
+    table = np.zeros(0x110000, np.uint8)
+    tests = {WORD: str.isalnum, SPACE: str.isspace, UPPER: str.isupper, NUMERIC: str.isnumeric}
+    for code in range(0x110000):
+        char = chr(code)
+        for mask, test in tests.items():
+            if test(char):
+                table[code] |= mask
+        if char.islower() or (char.istitle() and not char.isupper()):
+            table[code] |= SMALL
+    for char in _BULLETS:
+        table[ord(char)] |= BULLET
+    table[ord("_")] |= WORD
+    return table
+
+
+@kernel
+def raw_signals(classes, c, out):  # type: ignore[no-untyped-def]
+    """Adds the counts of the text as it is: words, symbols, capitals, brackets."""
+    size = len(c)
+    k = 0
+    while k < size:
+        kind = classes[c[k]] & (WORD | SPACE)
+        alpha = capital = small = False
+        first = k
+        dots = 0
+        while k < size and classes[c[k]] & (WORD | SPACE) == kind:
+            code = c[k]
+            mask = classes[code]
+            alpha |= 97 <= code | 32 <= 122
+            capital |= (mask & UPPER) != 0
+            small |= (mask & SMALL) != 0
+            out[UPPER_CHARS] += int((mask & UPPER) != 0)
+            dots = dots + 1 if code == 46 else 0
+            out[SYMBOLS] += int(code == 35 or code == 0x2026 or (dots > 0 and dots % 3 == 0))
+            out[CURLY_BRACKETS] += int(code == 123 or code == 125)
+            k += 1
+        if kind & SPACE == 0 and k > first:
+            out[RAW_WORDS] += 1
+            out[ALPHA_WORDS] += int(alpha)
+            out[CAPS_WORDS] += int(capital and not small)
+
+
+@inlined
+def stops(code):  # type: ignore[no-untyped-def]
+    """Whether a code point ends a sentence."""
+    return code == 46 or code == 33 or code == 63
+
+
+@kernel
+def sentence_signals(classes, c, out):  # type: ignore[no-untyped-def]
+    """Adds the sentences."""
+    size = len(c)
+    k = 0
+    while k < size:
+        while k < size and classes[c[k]] & WORD == 0:
+            k += 1
+        out[SENTENCES] += int(k < size)
+        while k < size and not stops(c[k]):
+            k += 1
+        while k < size and stops(c[k]):
+            k += 1
+
+
+@kernel
+def line_signals(classes, c, out):  # type: ignore[no-untyped-def]
+    """Adds lines and how they begin and end."""
+    size = len(c)
+    start = 0
+    while start < size:
+        end = start
+        while end < size and c[end] != 10:
+            end += 1
+        out[LINES] += 1
+        a, b = start, end
+        while a < b and classes[c[a]] & SPACE:
+            a += 1
+        while a < b and classes[c[b - 1]] & SPACE:
+            b -= 1
+        if a < b:
+            last = c[b - 1]
+            out[TERMINAL_LINES] += int(stops(last) or last == 0x201D)
+            out[ELLIPSIS_LINES] += int(last == 0x2026 or (b - a > 2 and last == 46 and c[b - 2] == 46 and c[b - 3] == 46))
+            out[BULLET_LINES] += int((classes[c[a]] & BULLET) != 0)
+        start = end + 1
+
+
+@inlined
+def stirred(value):  # type: ignore[no-untyped-def]
+    """A hash whose every bit depends on every bit, never 0, which marks an empty slot."""
+    value = (value ^ (value >> np.uint64(29))) * SPREAD
+    return (value ^ (value >> np.uint64(32))) | ONE
+
+
+@kernel
+def equals(m, start, end, word):  # type: ignore[no-untyped-def]
+    """Whether m[start:end] is `word`."""
+    if end - start != len(word):
+        return False
+    same = True
+    for k in range(len(word)):
+        same &= m[start + k] == word[k]
+    return same
+
+
+@kernel
+def find_words(classes, m, words, out):  # type: ignore[no-untyped-def]
+    """Writes hash and length of each normalised word and adds what single words tell; returns their number."""
+    hashes, lengths = words
+    size = len(m)
+    n = k = 0
+    lorem = False
+    while k < size:
+        if classes[m[k]] & SPACE:
+            k += 1
+            continue
+        start = k
+        value = np.uint64(0)
+        while k < size and classes[m[k]] & SPACE == 0:
+            value = value * BASE + (np.uint64(m[k]) + ONE)
+            out[NUMERIC_CHARS] += int((classes[m[k]] & NUMERIC) != 0)
+            k += 1
+        hashes[n] = stirred(value)
+        lengths[n] = k - start
+        out[WORD_CHARS] += k - start
+        out[JAVASCRIPT] += int(equals(m, start, k, _JAVASCRIPT))
+        out[LOREM_IPSUM] += int(lorem and equals(m, start, min(k, start + 5), _IPSUM))
+        lorem = equals(m, max(start, k - 5), k, _LOREM)
+        n += 1
+    out[WORDS] = n
+    return n
+
+
+@kernel
+def count_keys(hashes, n, table, slots):  # type: ignore[no-untyped-def]
+    """Counts equal keys among the first n; writes the slot of each, returns how many differ. `table` is keys and counts, left dirty."""
+    keys, counts = table
+    room = np.int64(16)
+    while room < 2 * n:
+        room *= 2
+    keys[:room] = 0
+    counts[:room] = 0
+    different = 0
+    for k in range(n):
+        key = hashes[k]
+        slot = np.int64(key >> np.uint64(20)) & (room - 1)
+        while keys[slot] != 0 and keys[slot] != key:
+            slot = (slot + 1) & (room - 1)
+        different += int(keys[slot] == 0)
+        keys[slot] = key
+        counts[slot] += 1
+        slots[k] = slot
+    return different
+
+
+@kernel
+def distribution(n, table, slots, out):  # type: ignore[no-untyped-def]
+    """Adds the entropy of words counted by `count_keys`, each word's term added where it is met first."""
+    _, counts = table
+    total = 0.0
+    for k in range(n):
+        count = counts[slots[k]]
+        if count > 0:
+            total += count * np.log(np.float64(count))
+            counts[slots[k]] = 0
+    out[ENTROPY_MICRO] = np.int64(np.floor((np.log(np.float64(n)) - total / n) * 1e6 + 0.5))
+
+
+@kernel
+def gram_signals(words, n, grams, table, slots, out):  # type: ignore[no-untyped-def]
+    """Adds the signals of n-grams of 2 to 10 words; an n-gram's key is made of that of the (n - 1)-gram at the same place."""
+    hashes, lengths = words
+    for k in range(n):
+        grams[k] = hashes[k]
+    for length in range(2, 11):
+        m = n - length + 1
+        if m < 2:
+            return
+        for k in range(m):
+            grams[k] = stirred(grams[k] * BASE + hashes[k + length - 1])
+        if count_keys(grams, m, table, slots) == m:
+            return  # no longer n-gram occurs twice either
+        counts = table[1]
+        if length <= 4:
+            top = most = 0
+            for k in range(m):
+                if counts[slots[k]] > most:
+                    top, most = k, counts[slots[k]]
+            for k in range(top, top + length):
+                out[TOP_2_GRAM + length - 2] += most * lengths[k]
+            continue
+        reach = 0
+        for k in range(m):
+            if counts[slots[k]] > 1:
+                for w in range(max(k, reach), k + length):
+                    out[TOP_2_GRAM + length - 2] += lengths[w]
+                reach = k + length
+
+
+def _entry(digest: int) -> Callable[..., None]:
+    """The compiled entry point; see `curate.signals.kernels` for the digest."""
+
+    @njit(nogil=True, cache=True)
+    def count(classes, c, ends, m, stops, out):  # type: ignore[no-untyped-def]
+        if digest < 0:
+            return
+        longest = 0
+        for row in range(len(out)):
+            longest = max(longest, stops[row + 1] - stops[row])
+        size = longest // 2 + 2
+        room = 16
+        while room < 2 * size:
+            room *= 2
+        words = np.empty(size, np.uint64), np.empty(size, np.int64)
+        grams, slots = np.empty(size, np.uint64), np.empty(size, np.int64)
+        table = np.empty(room, np.uint64), np.empty(room, np.int64)
+        for row in range(len(out)):
+            text, mine = c[ends[row] : ends[row + 1]], out[row]
+            raw_signals(classes, text, mine)
+            sentence_signals(classes, text, mine)
+            line_signals(classes, text, mine)
+            n = find_words(classes, m[stops[row] : stops[row + 1]], words, mine)
+            if n > 0:
+                mine[UNIQUE_WORDS] = count_keys(words[0], n, table, slots)
+                distribution(n, table, slots, mine)
+                gram_signals(words, n, grams, table, slots, mine)
+
+    return count  # type: ignore[no-any-return]
+
+
+_count = _entry(sources_digest(__file__))
+
+
+def normalised(text: str) -> str:
+    """The text without ASCII punctuation, in lower case, in NFD; white space as it was."""
+    plain = text.encode().translate(None, _DELETED).decode().lower()
+    return plain if plain.isascii() else unicodedata.normalize("NFD", plain)
+
+
+def _codes(texts: list[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """The code points of all texts, and where each text ends after a first 0."""
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32), ends
+
+
+def redpajama_signals(texts: pa.LargeStringArray) -> pa.RecordBatch:
+    """The signals of each text.
+
+    Args:
+        texts: Any Unicode texts, empty ones too; no nulls.
+
+    Returns:
+        One row a text in the order of the texts, columns of `schemas.families`.
+    """
+    plain = texts.to_pylist()
+    out = np.zeros((len(plain), len(_COLUMNS)), np.int64)
+    _count(_classes(), *_codes(plain), *_codes([normalised(text) for text in plain]), out)
+    return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in out.T], schema=FAMILIES["redpajama"])
