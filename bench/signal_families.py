@@ -24,6 +24,7 @@ def families(texts: list[str]) -> dict[str, Callable[[], object]]:
 
     from curate.families.redpajama import redpajama_signals
     from curate.families.scripts import script_signals
+    from curate.families.structure import structure_signals
     from curate.signals.batch import batch_signals, buffers
     from curate.signals.compression import new_table
     from curate.signals.families import CODE, COMPRESSION, FILTERS, READING
@@ -43,6 +44,7 @@ def families(texts: list[str]) -> dict[str, Callable[[], object]]:
         "compression": counted(COMPRESSION),
         "code": counted(CODE),
         "scripts": lambda: script_signals(column),
+        "structure": lambda: structure_signals(column),
         "redpajama": lambda: redpajama_signals(column),
     }
 

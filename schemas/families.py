@@ -48,15 +48,24 @@ _REDPAJAMA = {
     **{f"rps_dup_{n}_gram_chars": f"letters of words inside a word {n}-gram that occurs more than once" for n in range(5, 11)},
 }
 
+_STRUCTURE = {
+    "n_code_lines": "lines with visible text",
+    "n_unopened_lines": "of those, lines indented deeper than the one before, whose end opens nothing",
+    "n_unfilled_blocks": "of those, lines no deeper than the one before, which ends in a colon or an opening curly bracket",
+    "n_ascii_names": "runs of ASCII letters, digits and underscores that start with a letter",
+    "n_rough_names": "of those, names with five consonants in a row or a digit between letters",
+    "n_unfinished": "1 if the text does not end in a line feed",
+}
+
 
 def _schema(docs: dict[str, str]) -> pa.Schema:
     return pa.schema([pa.field(name, pa.int64(), nullable=False, metadata={b"doc": doc.encode()}) for name, doc in docs.items()])
 
 
-FAMILIES: dict[str, pa.Schema] = {"scripts": _schema(_SCRIPTS), "redpajama": _schema(_REDPAJAMA)}
+FAMILIES: dict[str, pa.Schema] = {"scripts": _schema(_SCRIPTS), "redpajama": _schema(_REDPAJAMA), "structure": _schema(_STRUCTURE)}
 """Columns by family: one row a text, in the order of the texts."""
 
-FAMILY_VERSIONS: dict[str, int] = {"scripts": 1, "redpajama": 1}
+FAMILY_VERSIONS: dict[str, int] = {"scripts": 1, "redpajama": 1, "structure": 1}
 """Raised whenever a stored value would change for some text."""
 
 assert not {name for family in FAMILIES.values() for name in family.names} & set(SIGNALS.names)

@@ -63,6 +63,10 @@ def _counter(family: str) -> Callable[[pa.LargeStringArray], pa.RecordBatch]:
         from curate.families.scripts import script_signals
 
         return script_signals
+    if family == "structure":
+        from curate.families.structure import structure_signals
+
+        return structure_signals
     from curate.families.redpajama import redpajama_signals
 
     return redpajama_signals

@@ -136,6 +136,21 @@ CODE = _set(
     ("code_mixed_indents", _ratio("n_mixed_indents", "n_lines"), ">", 0.2),
 )
 
+DAMAGED_CODE = _set(
+    "damaged_code",
+    1,
+    "our own: blocks, names, ends, long lines, commas and indentation weighed together (bench/code_signals.py)",
+    (
+        "code_damaged",
+        f"10 * {_ratio('n_unopened_lines + n_unfilled_blocks', 'n_code_lines + 1')} + 2 * n_unfinished"
+        f" + 20 * greatest({_ratio('n_rough_names', 'n_ascii_names + 1')} - 0.05, 0)"
+        f" + {_ratio('n_commas_tight', 'n_commas_spaced + n_commas_tight + 1')}"
+        f" + 20 * {_ratio('n_long_lines', 'n_newlines + 1')} + 4 * {_ratio('n_uneven_indents', 'n_space_indents + 1')}",
+        ">",
+        2.0,
+    ),
+)
+
 REDPAJAMA = _set(
     "redpajama",
     1,
@@ -168,5 +183,7 @@ def _fineweb2() -> RuleSet:
     return RuleSet("fineweb2", 1, "Penedo et al. 2025, FineWeb2, its published thresholds; without stop words and language scores", rules)
 
 
-RULE_SETS: dict[str, RuleSet] = {rules.name: rules for rules in (GOPHER_QUALITY, GOPHER_REPETITION, FINEWEB, CODE, REDPAJAMA, _fineweb2())}
+RULE_SETS: dict[str, RuleSet] = {
+    rules.name: rules for rules in (GOPHER_QUALITY, GOPHER_REPETITION, FINEWEB, CODE, DAMAGED_CODE, REDPAJAMA, _fineweb2())
+}
 """Every rule set by the name that recipes use."""
