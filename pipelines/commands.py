@@ -390,18 +390,26 @@ def snapshot(
     *,
     keep: Annotated[str | None, Parameter(help="Give the current snapshot this name.")] = None,
     use: Annotated[str | None, Parameter(help="Make this snapshot the current one, after checking its files.")] = None,
+    collect: Annotated[bool, Parameter(negative=(), help="Delete files that no snapshot and no run names.")] = False,
+    days: Annotated[float, Parameter(help="With --collect: leave what is younger, which an interrupted curation goes on from.")] = 7,
+    dry_run: Annotated[bool, Parameter(negative=(), help="With --collect: delete nothing; only count.")] = False,
     lake: Lake = LAKE,
     json: Json = False,
 ) -> None:
-    """List the lake's snapshots, name the current one, or go back to an earlier one."""
-    from pipelines.snapshots import keep_snapshot, list_snapshots, print_snapshots, use_snapshot
+    """List the lake's snapshots, name the current one, go back to an earlier one, or collect garbage."""
+    from dataclasses import asdict
+
+    from pipelines.snapshots import collect_garbage, garbage_line, keep_snapshot, list_snapshots, print_snapshots, use_snapshot
 
     root = lake.absolute()
     if keep is not None:
         keep_snapshot(root, keep)
     if use is not None:
         use_snapshot(root, use)
-    _show(list_snapshots(root), json, print_snapshots)
+    if not collect:
+        return _show(list_snapshots(root), json, print_snapshots)
+    found = collect_garbage(root, days, dry_run)
+    return _show(asdict(found), json, lambda _, console: console.print(garbage_line(found, days, dry_run), highlight=False))
 
 
 def doctor(

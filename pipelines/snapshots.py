@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from curate.collect import Garbage, collect
 from pipelines.tables import table
 from schemas.errors import LakeError
 from schemas.manifest import read_snapshot, write_snapshot
@@ -60,6 +61,25 @@ def use_snapshot(root: Path, name: str) -> None:
             for file in (file for entry in entries for file in entry.files.values()):
                 verify(root, file)
         write_snapshot(root, snapshot)
+
+
+def collect_garbage(root: Path, days: float, dry_run: bool) -> Garbage:
+    """Delete what no snapshot and no run names and is older than some days; with ``dry_run`` only count it.
+
+    Raises:
+        LakeError: there is no lake, or it is in use.
+    """
+    if not (root / "manifests").is_dir():
+        raise LakeError("no such lake", where=str(root), fix="name one with --lake")
+    with lock(root / ".lock", "collect"):
+        return collect(root, days, dry_run=dry_run)
+
+
+def garbage_line(found: Garbage, days: float, dry_run: bool) -> str:
+    """What a collection did, in a sentence."""
+    line = f"{found.files:,} files ({found.bytes / 1e6:,.1f} MB) that no snapshot and no run names"
+    line += " would be deleted" if dry_run else " were deleted"
+    return f"{line}; {found.young_files:,} ({found.young_bytes / 1e6:,.1f} MB) are younger than {days:g} days"
 
 
 def print_snapshots(found: list[dict[str, Json]], console: Console) -> None:

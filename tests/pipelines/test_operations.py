@@ -16,7 +16,7 @@ from pipelines.doctor import examine
 from pipelines.snapshots import keep_snapshot, list_snapshots, use_snapshot
 from pipelines.stats import histogram, lake_stats, print_stats
 from schemas.errors import LakeError
-from schemas.manifest import Snapshot, read_snapshot, write_snapshot
+from schemas.manifest import Snapshot, commit, read_snapshot, write_snapshot
 from schemas.store import lock
 from tests.pipelines.fixture_lake import TEXTS, doc, locator, put
 
@@ -109,3 +109,20 @@ def test_the_doctor_sees_a_held_lock_and_leftovers(lake: Path) -> None:
     assert findings(lake)["leftovers"][0] == "note" and findings(lake)["lake lock"][0] == "ok"
     with lock(lake / ".lock", "test"):
         assert "process" in findings(lake)["lake lock"][1]
+
+
+def test_garbage_is_counted_and_collected_only_from_a_free_lake(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for entries in read_snapshot(lake).steps.values():
+        for entry in entries:
+            commit(lake, entry)
+    lost = put(lake, "verdicts", {"verdicts": [{"doc_id": doc(0), "source": "web", "state": "kept", "failures": []}]}, "lost")
+    commit(lake, lost)
+    command = ["snapshot", "--collect", "--days", "0", "--lake", str(lake)]
+    assert run_command([*command, "--dry-run"]) == 0
+    assert "1 files" in capsys.readouterr().out and (lake / lost.files["verdicts"].path).is_file()
+    with lock(lake / ".lock", "test"):
+        assert run_command(command) == 2
+    assert run_command([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == 1
+    assert not (lake / lost.files["verdicts"].path).exists()
+    assert findings(lake, deep=True)["files"][0] == "ok"
