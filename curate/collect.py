@@ -5,7 +5,8 @@ names, with the rest of that entry (rows beside shards); the index of held-out d
 tokenizers, which models need. What a step made on its way to such an entry goes: it is made again if it is ever needed.
 
 Failure model. The caller holds the lake's lock, so nothing is being curated or planned; trainers read only what their stages name. An
-entry's files go before the entry: killed between, the entry names missing files, which is a shard to be done, and the next collection ends it.
+entry's files go before the entry: killed between, the entry names missing files, which is a shard to be done, and the next collection
+ends it.
 """
 
 from __future__ import annotations
