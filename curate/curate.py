@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from curate.alarms import alarms_step, refuse_alarms
 from curate.blocklists import block_steps
 from curate.curation import Curation
@@ -18,7 +20,7 @@ from curate.languages.step import check_languages, languages_step
 from curate.layout import check_expressions
 from curate.scores import check_signals, score_steps
 from curate.verdicts import check_sources, conservation_step, verdicts_step
-from schemas.manifest import Snapshot, fingerprint, write_snapshot
+from schemas.manifest import UNPACKED, Snapshot, fingerprint, read_snapshot, write_snapshot
 
 
 def curate(c: Curation) -> Snapshot:
@@ -73,7 +75,11 @@ def deduplicate(c: Curation) -> None:
 
 
 def publish(c: Curation) -> Snapshot:
-    """Hold documents out, judge all, check that nothing was lost, and name the result the current snapshot."""
+    """Hold documents out, judge all, check that nothing was lost, and publish the result.
+
+    It becomes the current snapshot once its lots are built (``build_lots``); until then the earlier one stays, so that plans find lots.
+    A lake's first is current at once, to be looked into should nothing be kept.
+    """
     hold_out(c)
     c.extend(*verdicts_step(c))
     c.keep(*conservation_step(c))
@@ -81,5 +87,9 @@ def publish(c: Curation) -> Snapshot:
     refuse_alarms(c)
     carried = {} if c.earlier is None else {step: entries for step, entries in c.earlier.steps.items() if step not in c.steps}
     snapshot = Snapshot(fingerprint(c.recipe.model_dump(mode="json"), c.sample), {**c.steps, **carried})
-    write_snapshot(c.root, snapshot)
+    write_snapshot(c.root, snapshot, UNPACKED if _has_lots(c.root) else "current")
     return snapshot
+
+
+def _has_lots(root: Path) -> bool:
+    return (root / "snapshots/current.json").is_file() and "lots" in read_snapshot(root).steps

@@ -27,7 +27,7 @@ from curate.pack import Packing, kernel
 from curate.step import Json, Progress, Shard, ShardWriter, Step, run_step
 from curate.tokenize import load_tokenizer, tokenize_step, tokenizer_step
 from schemas.errors import GristmillError
-from schemas.manifest import Entry, Snapshot, fingerprint, write_snapshot
+from schemas.manifest import UNPACKED, Entry, Snapshot, fingerprint, write_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Lot, LotShard
 from schemas.tables import LOTS, ROWS, row_schema
@@ -66,6 +66,7 @@ def build_lots(root: Path, recipe: Recipe, snapshot: Snapshot, executor: Executo
         steps["choices"] = run_step(root, *choices_step(recipe, tokenizer[0]), executor, progress)
     done = Snapshot(snapshot.recipe, steps)
     write_snapshot(root, done)
+    (root / f"snapshots/{UNPACKED}.json").unlink(missing_ok=True)
     return done
 
 

@@ -243,7 +243,9 @@ def _sample(root: Path, task: Json) -> list[str]:
     kept = pa.concat_tables(tables) if tables else None
     if kept is None or not kept.num_rows:
         raise InputError(
-            "no document was kept, so there is no text to train on", where="tokenizer", fix="loosen the rules or check the sources"
+            "no document was kept, so there is no text to train on",
+            where="tokenizer",
+            fix="loosen the rules or check the sources; `gristmill snapshot` lists what was curated",
         )
     order = np.argsort(id_hashes(column_array(kept, "doc_id"), task["seed"]), kind="stable")
     sizes = kept.column("bytes").to_numpy()[order]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,8 @@ from curate.read import check_records
 from curate.sql import connect, literal, present, scan
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import GristmillError, InputError
+from schemas.manifest import Entry
+from schemas.store import read_json
 from schemas.tables import CLUSTERS, CONSERVATION, EDITS, HOLDOUT, QUARANTINE, REPEATS, VERDICTS
 
 Json = Any
@@ -82,6 +84,8 @@ def check_sources(c: Curation) -> None:
         entries = [entry for entry in c.documents if source_of(entry) == name]
         records = sum(entry.counts["records"] for entry in entries)
         check_records(name, records)
+        _check_sample(c, name, entries)
+        _check_files(c, name, entries)
         bad = sum(entry.counts["quarantined"] for entry in entries)
         if bad > source.max_bad_share * records:
             raise InputError(
@@ -89,6 +93,33 @@ def check_sources(c: Curation) -> None:
                 where=f"source {name!r}",
                 fix=f"look at {c.root}/quarantine/{name}; mend the input or raise sources.{name}.max_bad_share",
             )
+
+
+def _check_sample(c: Curation, name: str, entries: Sequence[Entry]) -> None:
+    out = sum(entry.counts.get("sampled_out", 0) for entry in entries)
+    if out and not sum(entry.counts["documents"] for entry in entries):
+        raise InputError(
+            f"none of the {out:,} documents of source {name!r} is in a sample of {c.sample:.3g}",
+            where="--sample",
+            fix=f"give at least {min(1.0, 10 / out):.2g}, or leave it out",
+        )
+
+
+def _check_files(c: Curation, name: str, entries: Sequence[Entry]) -> None:
+    """Of a file that breaks off nobody knows how many records are lost, so files are counted against the limit as well."""
+    broken = sum(entry.counts.get("broken_files", 0) for entry in entries)
+    if not broken:
+        return
+    records = [read_json(c.root / entry.files["generation"].path) for entry in c.steps["generation"]]
+    shards = [shard for record in records for shard in record["shards"] if shard["label"].partition("/")[0] == name]
+    files = {path for shard in shards for path, *_ in shard["pieces"]}
+    limit = c.recipe.sources[name].max_bad_share
+    if broken > limit * len(files):
+        raise InputError(
+            f"{broken} of {len(files)} files are broken or cut short, more than max_bad_share = {limit:g}",
+            where=f"source {name!r}",
+            fix=f"look at {c.root}/quarantine/{name}; mend the files or raise sources.{name}.max_bad_share",
+        )
 
 
 def conservation_step(c: Curation) -> tuple[Step, list[Shard]]:

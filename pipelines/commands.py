@@ -321,7 +321,7 @@ def export(
 
 
 def init(folder: Annotated[Path, Parameter(help="The project's folder.")] = Path(), /) -> None:
-    """Start a project: a recipe, prefect.yaml and a README that run as they are."""
+    """Start a project: a recipe, deployments, an automation and a README that run as they are."""
     from pipelines.project import init_project
 
     for path in init_project(folder):

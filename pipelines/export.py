@@ -26,7 +26,7 @@ from curate.corpus import column_array, rows_of
 from curate.lots import LotTable, read_lots
 from pipelines.card import dataset_card
 from pipelines.export_model import write_model
-from schemas.errors import GristmillError
+from schemas.errors import GristmillError, LakeError
 from schemas.manifest import Snapshot, read_snapshot
 from schemas.settings import Lot
 from schemas.store import TEMPORARY, sync_folder
@@ -245,7 +245,11 @@ def _bin(root: Path, snapshot: Snapshot, path: Path, state: State, name: str) ->
 def rows(root: Path, lot: Lot) -> Iterator[tuple[Any, Any]]:
     """Token ids ``(rows, row length)`` and used lengths ``(rows,)`` of each shard of a lot."""
     for shard in lot.shards:
-        with pa.memory_map(str(root / shard.path)) as file:
+        path = root / shard.path
+        if not path.is_file() or path.stat().st_size != shard.bytes:
+            fix = "run `gristmill curate RECIPE` again: it rebuilds the file"
+            raise LakeError("a file of rows is missing or cut short", where=str(path), fix=fix)
+        with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all()
             flat = column_array(table, "tokens").flatten().to_numpy()
             ends = column_array(table, "ends")

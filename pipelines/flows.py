@@ -11,20 +11,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from prefect import flow, task
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
-from prefect.events import emit_event
 
 from curate.curate import deduplicate, filter_documents, publish, read
 from curate.curation import Curation
 from curate.step import Shard, Step
+from pipelines import page
 from pipelines import run as plain
 from pipelines.engines import engine
-from pipelines.parameters import RunParameters, StageParameters, stage_position
-from pipelines.plan_view import plan_markdown
-from pipelines.state import lake_status
+from pipelines.parameters import CleanupParameters, ReportParameters, RunParameters, StageParameters, stage_position
+from pipelines.snapshots import collect_garbage, garbage_line
 from pipelines.surroundings import surroundings
-from schemas.manifest import Entry, Snapshot, read_snapshot
+from schemas.manifest import Entry, Snapshot, current_id, read_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Outcome
 from schemas.store import lock
@@ -47,6 +45,7 @@ class FlowCuration(Curation):
 
 
 _CURATION: ContextVar[FlowCuration | None] = ContextVar("curation", default=None)
+_INSIDE: ContextVar[str] = ContextVar("inside", default="curate")
 
 
 @contextmanager
@@ -84,17 +83,29 @@ def dedup_flow(settings: RunParameters) -> None:
 
 @flow(name="curate", flow_run_name="curate {settings.recipe.stem}")
 def curate(settings: RunParameters) -> str:
-    """Read, filter, deduplicate, hold out, tokenise and pack; returns the id of the lake's new snapshot."""
+    """Read, filter, deduplicate, hold out, tokenise and pack; returns the id of the lake's snapshot."""
     root = settings.root
     with lock(root / ".lock", "curate"):
         plain.sweep(root)
+        before = current_id(root)
         with _curation(settings) as state:
             filter_flow(settings)
             dedup_flow(settings)
-            snapshot = _packed(state, publish(state))
-    create_table_artifact(lake_status(root)["sources"], key="funnel", description=f"Documents by source, snapshot {snapshot.id}")
-    emit_event("dataset.published", resource={"prefect.resource.id": f"gristmill.snapshot.{snapshot.id}"}, payload={"lake": str(root)})
+            try:
+                curated = publish(state)
+            finally:
+                page.tell_alarms(state)
+            snapshot = _packed(state, curated)
+    page.show_curated(settings, snapshot)
+    if snapshot.id != before:
+        page.tell_published(settings, snapshot, _INSIDE.get())
     return snapshot.id
+
+
+@flow(name="ingest", flow_run_name="ingest {settings.recipe.stem}")
+def ingest(settings: RunParameters) -> str:
+    """Add files that the lake has not seen as a generation of their own; returns the snapshot's id, the same when there are none."""
+    return curate(settings.model_copy(update={"changes": (*settings.changes, "generations=append")}))
 
 
 def _packed(state: FlowCuration, snapshot: Snapshot) -> Snapshot:
@@ -113,8 +124,7 @@ def stage(settings: StageParameters) -> str:
     """Plan one stage within the budgets; returns its folder in the lake."""
     recipe = settings.load()
     planned = plain.plan_stage(settings, recipe, stage_position(recipe, settings.stage))
-    key = f"plan-{planned.run}-{planned.stage}".replace("_", "-")
-    create_markdown_artifact(plan_markdown(settings.root, planned.run), key=key, description="The run's plan so far")
+    page.show_plan(settings.root, planned.run)
     return planned.folder
 
 
@@ -130,9 +140,7 @@ def train_stage(settings: StageParameters) -> str:
         ended.append(plain.train_stage(settings, planned, surroundings().say))
 
     work()
-    kind = "stage.stopped-early" if ended[0].reason == "early_stop" else "stage.finished"
-    resource = {"prefect.resource.id": f"gristmill.stage.{planned.run}.{planned.stage}"}
-    emit_event(kind, resource=resource, payload={"reason": ended[0].detail, "loss": ended[0].last_loss})
+    page.show_stage(settings.root, planned, ended[0])
     return f"{ended[0].reason}: {ended[0].detail}"
 
 
@@ -141,7 +149,11 @@ def curriculum(settings: RunParameters) -> dict[str, str]:
     """Everything: curate, then plan and train each stage in order; returns how each ended."""
     recipe: Recipe = settings.load()
     with lock(plain.run_folder(settings, recipe) / ".lock", "run"):
-        curate(settings)
+        token = _INSIDE.set("curriculum")
+        try:
+            curate(settings)
+        finally:
+            _INSIDE.reset(token)
         plain.check_plan(settings, recipe, read_snapshot(settings.root))
         ended = {}
         for each in recipe.stages:
@@ -149,3 +161,21 @@ def curriculum(settings: RunParameters) -> dict[str, str]:
             stage(parameters)
             ended[each.name] = train_stage(parameters)
     return ended
+
+
+@flow(name="report", flow_run_name="report {settings.lake}")
+def report(settings: ReportParameters) -> str:
+    """Write what the lake and its runs came to as one HTML file; returns its path."""
+    from pipelines.report import write_report
+
+    target = write_report(settings.lake.absolute(), settings.target.absolute())
+    page.show_report(target)
+    return str(target)
+
+
+@flow(name="cleanup", flow_run_name="cleanup {settings.lake}")
+def cleanup(settings: CleanupParameters) -> str:
+    """Delete files that no snapshot and no run names; returns what was deleted, in words."""
+    line = garbage_line(collect_garbage(settings.lake.absolute(), settings.days, settings.dry_run), settings.days, settings.dry_run)
+    surroundings().say(line)
+    return line

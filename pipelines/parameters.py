@@ -70,6 +70,30 @@ class StageParameters(RunParameters):
     """Stage name; every earlier stage must have ended."""
 
 
+class ReportParameters(BaseModel):
+    """A lake and the report's file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    lake: Path = Path("lake")
+    """The lake's folder."""
+    target: Path = Path("report.html")
+    """The file to write; one that is there is replaced."""
+
+
+class CleanupParameters(BaseModel):
+    """A lake and what of its garbage goes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    lake: Path = Path("lake")
+    """The lake's folder."""
+    days: float = Field(default=7, ge=0)
+    """What was written in so many days stays: an interrupted curation goes on from it."""
+    dry_run: bool = False
+    """Delete nothing; only count."""
+
+
 def share(text: str) -> float:
     """Read a share such as 1% or 0.01.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from schemas.errors import GristmillError
 
-TEMPLATES = ("recipe.yaml", "prefect.yaml", "README.md")
+TEMPLATES = ("recipe.yaml", "prefect.yaml", "automations.yaml", "README.md")
 
 
 def init_project(folder: Path) -> list[Path]:

@@ -114,6 +114,10 @@ class Snapshot:
         return sorted({table for entries in self.steps.values() for entry in entries for table in entry.files})
 
 
+UNPACKED = "unpacked"
+"""Name of a curated snapshot whose lots are still to be built, where the lake has an earlier one that has them."""
+
+
 def write_snapshot(root: Path, snapshot: Snapshot, name: str = "current") -> None:
     """Publish a snapshot under a name, replacing what had it."""
     steps = {step: [asdict(entry) for entry in entries] for step, entries in snapshot.steps.items()}
@@ -132,3 +136,9 @@ def read_snapshot(root: Path, name: str = "current") -> Snapshot:
     value = read_json(path)
     steps = {step: [entry_from_json(entry) for entry in entries] for step, entries in value["steps"].items()}
     return Snapshot(value["recipe"], steps)
+
+
+def current_id(root: Path) -> str | None:
+    """Id of the lake's current snapshot, None before there is one."""
+    path = root / "snapshots/current.json"
+    return str(read_json(path)["id"]) if path.is_file() else None

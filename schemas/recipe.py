@@ -14,6 +14,7 @@ from schemas.settings import TrainSettings, build
 from schemas.strict import Strict
 
 NAME = r"^[a-z][a-z0-9_-]{0,40}$"
+REASON = r"^[A-Za-z][A-Za-z0-9_]*$"
 SQL_NAME = r"^[a-z][a-z0-9_]{0,40}$"
 
 
@@ -203,8 +204,8 @@ class RuleEntry(Strict):
     """Thresholds of the set that are changed, by reason."""
     sql: str | None = None
     """One SQL expression over signals that is true for documents to drop."""
-    name: str | None = Field(default=None, pattern=NAME)
-    """Reason code of the recipe's own rule."""
+    name: str | None = Field(default=None, pattern=REASON)
+    """Reason code of the recipe's own rule: letters, digits and _."""
     sources: list[str] | None = None
     """Sources it applies to; null is all."""
 

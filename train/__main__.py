@@ -32,13 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
+    from train.device_lock import device_lock
     from train.dry_run import dry_run
     from train.loop import run_stage
     from train.parallel import ranks
 
     lake = options.lake.resolve()
     folder = _inside(lake, options.stage)
-    with ranks() as group:
+    with ranks() as group, device_lock(group.device):
         if options.dry_run:
             print(dry_run(lake, folder, group, threads=options.threads))
             return DONE

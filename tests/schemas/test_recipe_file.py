@@ -49,6 +49,7 @@ def test_stage_training_changes_the_recipes(tmp_path):
         (("tokens: 1000", "tokens: lots"), [":6:", "stages.0.tokens"]),
         (("{web: 1}", "{wib: 1}"), ["unknown source 'wib'", "did you mean 'web'"]),
         (("name: base", "name: Base!"), [":1:", "name"]),
+        (("name: base", "name: base\nrules:\n- {sql: n_words < 1, name: too-short}"), [":3:", "rules.0.name"]),
         (("name: base", "name: base\nmodle: {}"), [":2:", "did you mean 'model'"]),
     ],
 )

@@ -1,0 +1,135 @@
+"""A clone of the project that nobody edited, with a real Prefect server and worker, all on loopback; and what any such site must do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipelines.trainer import live_trainer
+from tests.pipelines.tiny import write_project
+
+ROOT = Path(__file__).parent.parent.parent
+PREFECT = Path(sys.executable).parent / "prefect"
+
+
+class Site:
+    """A clone of the project, a server and a worker."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.folder = folder
+        self.api = f"http://127.0.0.1:{self.port}/api"
+        quiet = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_WORKER_QUERY_SECONDS": "1"}
+        home = {"PREFECT_HOME": str(folder.parent / "prefect"), "PREFECT_API_URL": self.api, "PYTHONPATH": str(ROOT)}
+        self.environment = {**os.environ, **quiet, **home, **settings}
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str) -> None:
+        log = (self.folder.parent / f"{arguments[0]}.log").open("wb")
+        self.started.append(
+            subprocess.Popen([PREFECT, *arguments], cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True)
+        )
+
+    def prefect(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [PREFECT, *arguments]
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0 or not check, done.stdout + done.stderr
+        return done
+
+    def post(self, path: str, value: Any) -> Any:
+        request = urllib.request.Request(
+            f"{self.api}/{path}", json.dumps(value).encode(), {"Content-Type": "application/json"}, method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def runs(self) -> dict[str, list[str]]:
+        """Names of flows, with the states of their runs."""
+        flows = {flow["id"]: flow["name"] for flow in self.post("flows/filter", {})}
+        found: dict[str, list[str]] = {}
+        for run in self.post("flow_runs/filter", {}):
+            found.setdefault(flows[run["flow_id"]], []).append(run["state"]["type"])
+        return found
+
+    def artifacts(self) -> set[str]:
+        return {artifact["key"] for artifact in self.post("artifacts/filter", {})}
+
+    def events(self) -> set[str]:
+        """Kinds of the product's own events that the server has."""
+        found = self.post("events/filter", {"filter": {"event": {"prefix": ["dataset.", "stage.", "alarm."]}}, "limit": 50})
+        return {event["event"] for event in found["events"]}
+
+    def close(self) -> None:
+        for process in reversed(self.started):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def wait_for(what: str, holds: Any, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+@contextmanager
+def running_site(folder: Path, settings: Mapping[str, str]) -> Iterator[Site]:
+    """A site whose server, with these settings, is up, whose deployments are made, and whose worker works."""
+    write_project(folder / "recipes")
+    (folder / "recipes/recipe.yaml").rename(folder / "recipes/python.yaml")
+    shutil.copy(ROOT / "prefect.yaml", folder)
+    site = Site(folder, settings)
+    try:
+        site.start("server", "start", "--host", "127.0.0.1", "--port", str(site.port))
+        wait_for("the server is up", lambda: _healthy(site))
+        site.prefect("work-pool", "create", "local", "--type", "process")
+        deployed = site.prefect("--no-prompt", "deploy", "--all")
+        assert "failed" not in deployed.stdout.lower()
+        site.start("worker", "start", "--pool", "local", "--limit", "4")
+        yield site
+    finally:
+        site.close()
+
+
+def _healthy(site: Site) -> bool:
+    try:
+        with urllib.request.urlopen(f"{site.api}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def cancel_and_resume(site: Site) -> None:
+    """Cancelling a training run lets it save, and a rerun finishes."""
+    changes = ["stages.0.tokens=120000", "stages.0.training={}", "sources.web.max_epochs=4"]
+    settings = {"recipe": "recipes/python.yaml", "lake": "lake", "changes": changes}
+    value = f"settings={json.dumps(settings)}"
+    started = site.prefect("deployment", "run", "curriculum/curriculum", "-p", value)
+    run_id = next(word for word in started.stdout.split() if word.count("-") == 4 and len(word) == 36)
+    folder = site.folder / "lake/runs/tiny/0-first"
+    wait_for("training runs", lambda: list((folder / "checkpoints").glob("a*")))
+    site.post(f"flow_runs/{run_id}/set_state", {"state": {"type": "CANCELLING"}})
+    wait_for("the run is cancelled", lambda: "CANCELLED" in site.runs()["curriculum"])
+    assert live_trainer(folder) is None and not (folder / "outcome.json").exists()
+    assert "Traceback" not in (folder / "trainer.log").read_text()
+    done = site.prefect("deployment", "run", "curriculum/curriculum", "-p", value, "--watch")
+    assert "Completed" in done.stdout, done.stdout
+    assert (site.folder / "lake/runs/tiny/1-second/outcome.json").is_file()
+    assert list((folder / "events").glob("a0001-*")), "the second run resumed the first stage"
