@@ -1,0 +1,64 @@
+"""What flow runs leave behind, without a server: events of alarms, the picture of losses, the parameters under which to train."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.curate import curate
+from curate.curation import Curation
+from curate.engine import LocalExecutor
+from curate.step import Silent
+from pipelines import page
+from pipelines.parameters import RunParameters
+from schemas.errors import GristmillError
+from schemas.manifest import Snapshot
+from schemas.recipe import Recipe
+from tests.pipelines.tiny import write_project
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str], dict[str, Any]]]:
+    """Events that were emitted: kind, resource, payload."""
+    found: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+    monkeypatch.setattr(page, "emit_event", lambda kind, resource, payload: found.append((kind, resource, payload)))
+    return found
+
+
+def test_alarms_are_events_even_where_they_fail_the_run(tmp_path: Path, events: list[Any]) -> None:
+    write_project(tmp_path)
+    source = {"reader": "jsonl", "paths": [str(tmp_path / "web.jsonl")], "id_field": "id"}
+    made = Recipe.model_validate({"name": "made", "sources": {"web": source}, "alarms": {"drop_share": 0.01, "fatal": True}})
+    state = Curation(tmp_path / "lake", made, LocalExecutor(1), Silent())
+    with pytest.raises(GristmillError, match="alarms"):
+        curate(state)
+    page.tell_alarms(state)
+    assert [(kind, resource["prefect.resource.id"]) for kind, resource, _ in events] == [("alarm.drop_rate", "gristmill.source.web")]
+    assert "duplicates are" in events[0][2]["alarm"]
+
+
+def test_a_published_dataset_says_how_to_train_on_it_and_curriculum_does_not_start_itself(tmp_path: Path, events: list[Any]) -> None:
+    settings = RunParameters(recipe=write_project(tmp_path), lake=tmp_path / "lake", changes=("seed=2",))
+    snapshot = Snapshot("recipe", {})
+    for inside in ("curate", "curriculum"):
+        page.tell_published(settings, snapshot, inside)
+    train = RunParameters.model_validate(json.loads(events[0][2]["train"]))
+    assert train == settings.model_copy(update={"run": f"d{snapshot.id[:12]}"})
+    names = [resource["prefect.resource.id"] for _, resource, _ in events]
+    assert [name.startswith("gristmill.snapshot.") for name in names] == [True, False]
+
+
+@pytest.mark.parametrize("curve", [[], [(3, 2.0)], [(0, 4.0), (1, 3.0), (10, 3.5)]])
+def test_the_picture_of_losses_is_a_line_inside_its_frame(curve: list[tuple[int, float]]) -> None:
+    picture = ElementTree.fromstring(page.loss_picture(curve))
+    line = picture.find("{http://www.w3.org/2000/svg}polyline")
+    assert line is not None
+    points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+    assert len(points) == len(curve)
+    assert all(40 <= x <= 600 and 40 <= y <= 200 for x, y in points)
+    if len(curve) == 3:
+        assert points[0][1] == 40 and points[1][1] == 200 and points[2][0] == 600, "the first is highest, the second lowest"
