@@ -118,7 +118,7 @@ def _healthy(site: Site) -> bool:
 
 def cancel_and_resume(site: Site) -> None:
     """Cancelling a training run lets it save, and a rerun finishes."""
-    changes = ["stages.0.tokens=120000", "stages.0.training={}", "sources.web.max_epochs=4"]
+    changes = ["stages.0.tokens=60000", "stages.0.training={}", "sources.web.max_epochs=4"]
     settings = {"recipe": "recipes/python.yaml", "lake": "lake", "changes": changes}
     value = f"settings={json.dumps(settings)}"
     started = site.prefect("deployment", "run", "curriculum/curriculum", "-p", value)
