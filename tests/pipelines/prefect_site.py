@@ -45,7 +45,7 @@ class Site:
 
     def prefect(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = [PREFECT, *arguments]
-        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0 or not check, done.stdout + done.stderr
         return done
 
@@ -82,7 +82,7 @@ class Site:
                 process.wait()
 
 
-def wait_for(what: str, holds: Any, seconds: float = 90) -> None:
+def wait_for(what: str, holds: Any, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, what
@@ -118,7 +118,7 @@ def _healthy(site: Site) -> bool:
 
 def cancel_and_resume(site: Site) -> None:
     """Cancelling a training run lets it save, and a rerun finishes."""
-    changes = ["stages.0.tokens=60000", "stages.0.training={}", "sources.web.max_epochs=4"]
+    changes = ["stages.0.tokens=40000", "stages.0.training={}", "sources.web.max_epochs=4"]
     settings = {"recipe": "recipes/python.yaml", "lake": "lake", "changes": changes}
     value = f"settings={json.dumps(settings)}"
     started = site.prefect("deployment", "run", "curriculum/curriculum", "-p", value)

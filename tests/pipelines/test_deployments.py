@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipelines.prefect_site import ROOT, Site, cancel_and_resume, running_site, wait_for
 
-pytestmark = pytest.mark.timeout(280)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests.pipelines.prefect_site import Site, cancel_and_resume, running_site, 
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
 pytestmark = [
-    pytest.mark.timeout(280),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not PROGRAMS, reason="no PostgreSQL: apt-get install postgresql"),
 ]
 USER = "postgres"
