@@ -38,7 +38,8 @@ from train.interrupt import Interrupt
 from train.loop import Trainer
 from train.model import Decoder
 from train.parallel import Ranks
-from train.recompute import choose_policy, measure_block, named_policy
+from train.policy import choose_policy, named_policy
+from train.recompute import measure_block
 from train.schedule import scale
 from train.stage import Stage
 

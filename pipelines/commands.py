@@ -238,14 +238,33 @@ def status(*, lake: Lake = LAKE, json: Json = False) -> None:
 
 
 def plan(
-    recipe: Recipe, /, *, lake: Lake = LAKE, changes: Changes = (), run: Run = None, sample: Sample = "100%", json: Json = False
+    recipe: Recipe,
+    /,
+    *,
+    lake: Lake = LAKE,
+    changes: Changes = (),
+    run: Run = None,
+    sample: Sample = "100%",
+    compute: Annotated[float | None, Parameter(help="Also show what this many FLOPs buy, for example 1e19.")] = None,
+    tflops: Annotated[float, Parameter(help="TFLOP/s of a GPU by its data sheet.")] = 989.0,
+    mfu: Annotated[float, Parameter(help="Share of them that training reaches.")] = 0.4,
+    rate: Annotated[float, Parameter(help="Measured tokens/s of a GPU, in place of the two; 0 is none.")] = 0.0,
+    watts: Annotated[float, Parameter(help="Power of a GPU.")] = 700.0,
+    price: Annotated[float, Parameter(help="Price of a GPU-hour.")] = 2.5,
+    json: Json = False,
 ) -> None:
-    """Show what the recipe's stages come to on a curated lake, and what the run has committed."""
+    """Show what the recipe's stages come to on a curated lake and what they cost, and what the run has committed."""
+    from pipelines.estimate import Rates
     from pipelines.plan_view import planned, print_planned
+    from schemas.errors import GristmillError
 
+    limits = {"--compute": 1.0 if compute is None else compute, "--tflops": tflops, "--mfu": mfu}
+    if low := next((name for name, value in limits.items() if not value > 0), None):
+        raise GristmillError("it must be above 0", where=low)
     parameters = _parameters(recipe, lake, changes, sample, run=run)
     loaded = parameters.load()
-    _show(planned(parameters.root, loaded, parameters.run_name(loaded)), json, print_planned)
+    rates = Rates(tflops, mfu, rate, watts, price)
+    _show(planned(parameters.root, loaded, parameters.run_name(loaded), rates, compute), json, print_planned)
 
 
 def what_if(

@@ -12,6 +12,8 @@ from rich.console import Console
 from curate.forecast import forecast
 from curate.plan import plan_curriculum, training_lots
 from pipelines.catalog import Connection, ask, open_catalog
+from pipelines.estimate import STATED, Rates
+from pipelines.estimate_view import estimates, print_estimates
 from pipelines.tables import BLOCKS, table
 from schemas.errors import LakeError
 from schemas.manifest import read_snapshot
@@ -30,7 +32,7 @@ GROUP BY plans.run, plans.position, plans.stage, plans.source ORDER BY plans.pos
 """
 
 
-def planned(root: Path, recipe: Recipe, run: str) -> dict[str, Json]:
+def planned(root: Path, recipe: Recipe, run: str, rates: Rates = STATED, compute: float | None = None) -> dict[str, Json]:
     """What the whole curriculum comes to with fresh budgets, and what the run has committed so far.
 
     Raises:
@@ -44,7 +46,8 @@ def planned(root: Path, recipe: Recipe, run: str) -> dict[str, Json]:
     vocabulary = read_snapshot(root).steps["tokenizer"][0].counts["vocabulary"]
     whole = asdict(forecast(plan_curriculum(recipe, lots, vocabulary), recipe.model, vocabulary, recipe.pack.row_length))
     whole["learning_rates"] = learning_rates(recipe, whole["steps"])
-    return {"run": run, "forecast": whole, "committed": committed_plan(root, run)}
+    costs = estimates(recipe, whole, vocabulary, rates, compute)
+    return {"run": run, "forecast": whole, "estimates": costs, "committed": committed_plan(root, run)}
 
 
 def learning_rates(recipe: Recipe, steps: Mapping[str, int]) -> dict[str, list[float]]:
@@ -73,6 +76,7 @@ def committed_lines(db: Connection, run: str) -> list[dict[str, Json]]:
 def print_planned(plan: dict[str, Json], console: Console) -> None:
     """Print a whole plan for people."""
     print_forecast(plan["forecast"], console)
+    print_estimates(plan["estimates"], console)
     if plan["committed"]:
         print_committed(plan["committed"], console)
 

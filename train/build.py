@@ -12,8 +12,9 @@ from train.compiling import why_not
 from train.model import Decoder
 from train.optim import OPTIMIZERS, build_optimizer
 from train.parallel import Ranks
+from train.policy import BlockBytes, choose_policy, named_policy
 from train.precision import precision_context, store_weights
-from train.recompute import BlockBytes, choose_policy, measure_block, named_policy
+from train.recompute import measure_block
 from train.sharding import shard_model
 from train.stage import Stage
 

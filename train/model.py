@@ -19,7 +19,8 @@ from schemas.settings import ModelSettings
 from train.attention import Packing, document_mask, rotary_frequencies
 from train.blocks import Block, norm
 from train.kernels import linear_cross_entropy
-from train.recompute import NONE, Policy, run_blocks
+from train.policy import NONE, Policy
+from train.recompute import run_blocks
 
 
 class Decoder(nn.Module):

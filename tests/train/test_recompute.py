@@ -17,7 +17,7 @@ from tests.train.tiny_lake import MODEL, TRAINING, WORDS, build
 from train.build import block_bytes, build_model
 from train.compiling import compile_blocks, why_not
 from train.model import Decoder
-from train.recompute import NONE, SELECTIVE, BlockBytes, Policy, choose_policy, named_policy
+from train.policy import NONE, SELECTIVE, BlockBytes, Policy, choose_policy, named_policy
 
 needs_compiler = pytest.mark.skipif(bool(why_not(torch.device("cpu"))), reason="no C++ compiler or no Python headers")
 

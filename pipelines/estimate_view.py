@@ -1,0 +1,64 @@
+"""Shows what a plan costs: compute, memory, disk, advice, and what a compute budget buys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from pipelines.estimate import Rates, advice, bought, cost, disk_bytes
+from pipelines.memory import memory
+from schemas.recipe import Recipe
+
+Json = Any
+
+
+def estimates(recipe: Recipe, whole: Mapping[str, Json], vocabulary: int, rates: Rates, compute: float | None) -> dict[str, Json]:
+    """Cost, memory, disk and advice for a forecast, and what a compute budget in FLOPs buys."""
+    size, tokens = whole["parameters"], whole["tokens"]
+    training = recipe.training_of(recipe.stages[0]) if recipe.stages else recipe.training
+    needed = memory(recipe.model, training, size, vocabulary, recipe.pack.row_length)
+    return {
+        "cost": asdict(cost(size, tokens, rates)),
+        "rates": asdict(rates),
+        "memory": {**asdict(needed), "total": needed.total},
+        "checkpoints": None if needed.optimizer is None else disk_bytes(recipe, needed.weights + needed.optimizer),
+        "bought": None if compute is None else bought(compute, size),
+        "advice": advice(recipe, whole["steps"], size),
+    }
+
+
+def print_estimates(found: dict[str, Json], console: Console) -> None:
+    """Print what a plan costs, with the rates that were assumed."""
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    spent, rates, needed = found["cost"], found["rates"], found["memory"]
+    measured, stated = f"{rates['tokens_per_second']:,.0f} tokens/s", f"{rates['tflops']:g} TFLOP/s at {rates['mfu']:.0%}"
+    speed = measured if rates["tokens_per_second"] else stated
+    say(f"Estimated: {spent['flops']:.2e} FLOPs, {spent['gpu_hours']:,.3g} GPU-hours, {spent['kwh']:,.3g} kWh, cost {spent['money']:,.2f}")
+    say(f"  for one GPU of {speed} (--tflops, --mfu, or --rate), {rates['watts']:g} W (--watts), {rates['price']:g} an hour (--price)")
+    parts = [f"{name} {_mib(needed[name])}" for name in ("weights", "gradients", "optimizer")]
+    say(f"Memory of a rank: {', '.join(parts)}; with activations ({needed['chosen']}) {_mib(needed['total'])}")
+    if needed["activations"]:
+        say("  activations by recomputation: " + ", ".join(f"{name} {_mib(size)}" for name, size in needed["activations"].items()))
+    say(f"Disk for checkpoints: {_mib(found['checkpoints'])}")
+    if (buys := found["bought"]) is not None:
+        best = f"{_short(buys['parameters'])} parameters on {_short(buys['tokens'])} tokens"
+        say(f"{buys['compute']:.2e} FLOPs buy {best} at the compute-optimal ratio, or {_short(buys['tokens_of_this_model'])} tokens here")
+    for line in found["advice"]:
+        say(f"Advice: {line}")
+
+
+def _mib(size: int | None) -> str:
+    return "not known" if size is None else f"{size / 2**20:,.1f} MiB"
+
+
+def _short(number: float) -> str:
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g} {name}"
+    return f"{number:.3g}"
