@@ -46,6 +46,7 @@ def train(lake: Path, base: StageSettings, name: str, lr: float, seed: int, step
     """Train from random weights; returns the held-out loss at the end, in nats per token."""
     training = dataclasses.replace(
         base.training,
+        precision="fp32",
         batch_rows=rows,
         micro_batch_rows=rows,
         eval_every=0,

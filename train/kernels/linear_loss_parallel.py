@@ -26,6 +26,9 @@ def vocabulary_parallel_linear_cross_entropy(
 ) -> torch.Tensor:
     """Return ``linear_cross_entropy`` of the whole vocabulary, each rank of ``group`` holding its rows of the weight.
 
+    It is for a model whose output matrix is split by rows under tensor parallel (``ColwiseParallel`` of the last Linear), called from the
+    model's own loss with the local parts of its DTensors. The trainer's FSDP gathers that matrix whole, and has no use for it.
+
     Rank r holds rows [r s, min(V, (r + 1) s)) with s = ceil(V / ranks), as DTensor's ``Shard(0)`` does. Every rank passes the same hidden
     and targets and gets the same losses and the whole gradient of hidden; the weight's gradient is that of its own rows.
 

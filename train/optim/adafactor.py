@@ -10,11 +10,11 @@ import torch
 from train.kernels import adafactor_step
 from train.kernels.dispatch import Impl
 from train.optim.factored import sum_of_squares
-from train.optim.momentum import check_momentum, momentum_dtype, move_momentum
+from train.optim.momentum import check_momentum, first_moment, move_momentum
 from train.optim.normalised import Scalar, at_least, clipped_elements, normalise, root_mean, second_moment, takes_matrices
-from train.optim.sharded import ShardedOptimizer, State, like, vector
+from train.optim.sharded import ShardedOptimizer, State, vector
 from train.optim.shards import Place, Rule
-from train.optim.weights import Part, arithmetic, cut, spread
+from train.optim.weights import Part, cut, spread
 
 
 class Adafactor(ShardedOptimizer):
@@ -75,9 +75,7 @@ class Adafactor(ShardedOptimizer):
 
     def _start(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
         state = second_moment(parameter, place)
-        if group["beta1"]:
-            state["exp_avg"] = like(parameter, momentum_dtype(group["momentum_dtype"], arithmetic(parameter)))
-        return state
+        return state | first_moment(parameter, group["momentum_dtype"]) if group["beta1"] else state
 
     def _rule(self, part: Part, group: dict[str, Any], state: State) -> Rule:
         step, lr, (eps1, eps2) = float(state["step"]), group["lr"], group["eps"]

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from train.kernels import adamw_step
+from train.optim.meshes import one_mesh_a_group
 from train.optim.reporting import Reporting
 from train.optim.sole import refuse_sharded
 from train.optim.weights import rounding_seed
@@ -25,7 +27,8 @@ class AdamW(torch.optim.AdamW, Reporting):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; returns what ``closure`` does."""
         if self.seeds is None:
-            return super().step(closure)
+            with one_mesh_a_group(self):
+                return super().step(closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -66,6 +69,12 @@ class AdamW(torch.optim.AdamW, Reporting):
 class SGD(torch.optim.SGD, Reporting):
     """Torch's SGD that can report on itself."""
 
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient; returns what ``closure`` does."""
+        with one_mesh_a_group(self):
+            return super().step(closure)
+
     def _directions(self) -> Iterator[torch.Tensor]:
         for state in self.state.values():
             if state.get("momentum_buffer") is not None:
@@ -99,8 +108,12 @@ def adamw(
 
 
 def sgd(groups: list[dict[str, Any]], *, momentum: float = 0.9, nesterov: bool = True, fused: bool | None = None) -> SGD:
-    """Build SGD with Nesterov momentum: 4 bytes. Its weight decay is torch's, added to the gradient (L2), not decoupled."""
-    return SGD(groups, lr=1e-3, momentum=momentum, nesterov=nesterov, fused=_can_fuse(groups) if fused is None else fused)
+    """Build SGD with Nesterov momentum: 4 bytes. Its weight decay is torch's, added to the gradient (L2), not decoupled.
+
+    Torch has no fused SGD for sharded parameters; those are stepped by its foreach lines.
+    """
+    whole = not any(isinstance(p, DTensor) for g in groups for _, p in g["params"])
+    return SGD(groups, lr=1e-3, momentum=momentum, nesterov=nesterov, fused=whole and _can_fuse(groups) if fused is None else fused)
 
 
 def _can_fuse(groups: list[dict[str, Any]]) -> bool:

@@ -10,9 +10,9 @@ import torch
 from train.kernels import came_step
 from train.kernels.dispatch import Impl
 from train.optim.factored import inverse_root, is_factored, square_sums, sum_of_squares, update_means, zero_means
-from train.optim.momentum import check_momentum, momentum_dtype, move_momentum
+from train.optim.momentum import check_momentum, first_moment, move_momentum
 from train.optim.normalised import clipped_elements, normalise, second_moment, takes_matrices
-from train.optim.sharded import ShardedOptimizer, State, like, vector
+from train.optim.sharded import ShardedOptimizer, State, vector
 from train.optim.shards import Place, Rule
 from train.optim.weights import Block, Part, arithmetic, cut, spread
 
@@ -72,10 +72,9 @@ class CAME(ShardedOptimizer):
         super().__init__(groups, defaults, rounding=rounding, seed=seed, impl=impl)
 
     def _start(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
-        dtype = arithmetic(parameter)
-        state: State = {"exp_avg": like(parameter, momentum_dtype(group["momentum_dtype"], dtype)), **second_moment(parameter, place)}
+        state = first_moment(parameter, group["momentum_dtype"]) | second_moment(parameter, place)
         if is_factored(place):
-            state["exp_avg_res_row"], state["exp_avg_res_col"] = zero_means(place, parameter.device, dtype)
+            state["exp_avg_res_row"], state["exp_avg_res_col"] = zero_means(place, parameter.device, arithmetic(parameter))
         return state
 
     def _rule(self, part: Part, group: dict[str, Any], state: State) -> Rule:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from train.optim.momentum import check_momentum, momentum_dtype
-from train.optim.sharded import ShardedOptimizer, State, like, vector
+from train.optim.momentum import check_momentum, first_moment
+from train.optim.sharded import ShardedOptimizer, State, vector
 from train.optim.shards import Place, Rule
-from train.optim.weights import Part, arithmetic, cut
+from train.optim.weights import Part, cut
 
 
 class Lion(ShardedOptimizer):
@@ -46,7 +46,7 @@ class Lion(ShardedOptimizer):
         super().__init__(groups, defaults, rounding=rounding, seed=seed)
 
     def _start(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
-        return {"exp_avg": like(parameter, momentum_dtype(group["momentum_dtype"], arithmetic(parameter)))}
+        return first_moment(parameter, group["momentum_dtype"])
 
     def _rule(self, part: Part, group: dict[str, Any], state: State) -> Rule:
         beta1, beta2 = group["betas"]

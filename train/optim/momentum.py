@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from train.optim.sharded import State, like
+from train.optim.weights import arithmetic
+
 MOMENTUM_DTYPES = ("float32", "bfloat16")
 
 
@@ -19,9 +22,9 @@ def check_momentum(beta: float, dtype: str) -> None:
         raise ValueError(f"momentum_dtype must be one of {', '.join(MOMENTUM_DTYPES)}, got {dtype!r}")
 
 
-def momentum_dtype(name: str, arithmetic: torch.dtype) -> torch.dtype:
-    """Return the dtype to hold a moment in: BF16 where asked, else that of the arithmetic."""
-    return torch.bfloat16 if name == "bfloat16" else arithmetic
+def first_moment(parameter: torch.Tensor, dtype: str) -> State:
+    """Return the state of a first moment before the first step: zeros in BF16 where asked, else in the dtype of the arithmetic."""
+    return {"exp_avg": like(parameter, torch.bfloat16 if dtype == "bfloat16" else arithmetic(parameter))}
 
 
 def move_momentum(moment: torch.Tensor, distance: torch.Tensor, weight: float) -> torch.Tensor:

@@ -60,14 +60,16 @@ def main(capability: int) -> None:
     for dtype, width in ((torch.bfloat16, 64), (torch.float32, 33)):
         weights, grads = ([torch.randn(40, width, dtype=dtype) for _ in range(2)] for _ in range(2))
         first, second = ([torch.zeros(40, width) for _ in range(2)] for _ in range(2))
-        means = [torch.ones(40) for _ in range(2)], [torch.ones(width) for _ in range(2)]
-        steps.adamw_step(weights, grads, first, second, step=1, lr=0.1, seed=1)
-        steps.adamw_step(weights, grads, first, second, step=1, lr=0.1, grad_scale=torch.ones(1))
-        steps.sophia_step(weights, grads, first, second, step=1, lr=0.1, seed=1)
+        rows, columns = [torch.ones(40) for _ in range(2)], [torch.ones(width) for _ in range(2)]
+        for seeds, scale, moments in (([1, 2], None, []), (None, torch.ones(1), first)):
+            if dtype == torch.bfloat16 or seeds is None:
+                steps.adamw_step(weights, grads, first, second, 1, 0.1, 0.9, 0.95, 1e-8, 0.1, scale, seeds)
+                steps.sophia_step(weights, grads, first, second, 1, 0.1, 0.965, 0.04, 1e-15, 0.1, scale, seeds)
+                numbers = (1, 0.1, 1e-3, 1.0, 1e-30, 1.0, 0.9, 0.99)
+                factored_steps.adafactor_step(weights, grads, rows, columns, moments, *numbers, seeds)
+                means = rows, columns, rows, columns
+                factored_steps.came_step(weights, grads, first, *means, 1, 0.1, 1.0, [0.9, 0.999, 0.9999], [1e-30, 1e-16], 1.0, seeds)
         steps.grad_norm(grads)
-        factored_steps.adafactor_step(weights, grads, means, step=1, seed=1)
-        factored_steps.adafactor_step(weights, grads, means, step=1, exp_avgs=first, beta1=0.9)
-        factored_steps.came_step(weights, grads, first, means, means, step=1, lr=0.1, seed=1)
     print(" ".join(sorted(seen)))
 
 

@@ -1,5 +1,6 @@
 """What each of several gloo processes does in the sharding tests; ``run_ranks`` runs them and returns what rank 0 found."""
 
+import copy
 import json
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from tests.train import processes
 from tests.train.optim.cases import STEPS, gradients, travelled_error
 from train.optim.adafactor import Adafactor
-from train.optim.adamw import AdamW
+from train.optim.adamw import SGD, AdamW
 from train.optim.came import CAME
 from train.optim.lion import Lion
 from train.optim.sophia import Sophia
@@ -31,30 +32,38 @@ BUILDS = {
     "sophia": lambda p: Sophia(p, lr=1e-3),
     "lion": lambda p: Lion(p, lr=1e-3),
     "adamw": lambda p: AdamW(p, lr=1e-3, fused=True),
+    "sgd": lambda p: SGD(p, lr=1e-2, momentum=0.9, foreach=True),
 }
 
 
-def run_ranks(world: int, folder: Path) -> dict:
-    """Run all comparisons on ``world`` ranks."""
-    processes.run_ranks(_compare_all, world, folder, str(folder))
-    return json.loads((folder / "found.json").read_text())
+def run_ranks(folder: Path) -> dict[int, dict]:
+    """Run all comparisons on four processes, of which 1, 2 and 4 are the ranks of a mesh; returns what was found, by ranks."""
+    processes.run_ranks(_compare_all, 4, folder, str(folder))
+    return {world: json.loads((folder / f"{world}.json").read_text()) for world in (1, 2, 4)}
 
 
 def _compare_all(rank: int, world: int, folder: str) -> None:
+    meshes = {size: DeviceMesh("cpu", list(range(size))) for size in (1, 2, world)}
+    grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for size, mesh in meshes.items():
+        if rank < size:
+            found = _compare_on(mesh, grid if size == 4 else None)
+            if rank == 0:
+                Path(folder, f"{size}.json").write_text(json.dumps(found))
+        dist.barrier()
+
+
+def _compare_on(mesh: DeviceMesh, grid: DeviceMesh | None) -> dict:
     found = {"errors": {}, "collectives": {}, "reports": {}}
-    mesh = init_device_mesh("cpu", (world,))
     for name, build in BUILDS.items():
         _compare(name, build, _one_mesh(mesh), found)
-    if world == 4:
-        grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-        for name in ("adafactor", "came"):
+    if grid is None:
+        found["fsdp"] = _model(mesh)
+    else:
+        for name in ("adafactor", "came", "adamw"):
             _compare(f"{name}/grid", BUILDS[name], _two_meshes(grid), found)
         found["parallel"] = _model(grid)
-    else:
-        found["fsdp"] = _model(mesh)
-    found["noise"] = _replicas_round_alike(mesh)
-    if rank == 0:
-        Path(folder, "found.json").write_text(json.dumps(found))
+    return found | {"noise": _replicas_round_alike(mesh)}
 
 
 def _one_mesh(mesh: DeviceMesh) -> list[tuple]:
@@ -124,9 +133,9 @@ def _model(mesh: DeviceMesh) -> dict[str, float]:
         first, second, third = build(whole.named_parameters()), build(sharded.named_parameters()), build(resumed.named_parameters())
         batches = [torch.randn(8, 12, generator=torch.Generator().manual_seed(i)) for i in range(STEPS)]
         for i, batch in enumerate(batches):
-            if i == 3:
+            if i == 3:  # a copy: torch shares a loaded state's tensors
                 resumed.load_state_dict(sharded.state_dict())
-                set_optimizer_state_dict(resumed, third, get_optimizer_state_dict(sharded, second))
+                set_optimizer_state_dict(resumed, third, copy.deepcopy(get_optimizer_state_dict(sharded, second)))
             for model, optimizer in ((whole, first), (sharded, second), *(((resumed, third),) if i >= 3 else ())):
                 optimizer.zero_grad()
                 (model(batch) - batch.roll(1)).square().mean().backward()
@@ -150,5 +159,5 @@ def _replicas_round_alike(mesh: DeviceMesh) -> bool:
         optimizer.step()
     mine = p.detach().to_local().float()
     gathered = [torch.empty_like(mine) for _ in range(mesh.size())]
-    dist.all_gather(gathered, mine)
+    dist.all_gather(gathered, mine, group=mesh.get_group())
     return all(torch.equal(other, mine) for other in gathered) and not torch.equal(mine, torch.ones_like(mine))

@@ -125,8 +125,8 @@ class TestLBFGS:
 
         return evaluate
 
-    def test_reaches_a_stated_loss_in_fewer_gradients_than_the_best_of_a_sweep_of_sgd(self) -> None:
-        """A tanh network of 32 hidden units fitted to sin(3x) on 128 points, to a mean squared error of 0.01."""
+    def test_reaches_a_stated_loss_in_a_third_of_the_gradients_of_the_best_of_a_sweep_of_sgd(self) -> None:
+        """A tanh network of 32 hidden units fitted to sin(3x) on 128 points, to a mean squared error of 0.01; line searches count too."""
         x = torch.linspace(-2, 2, 128).unsqueeze(1)
 
         def gradients_to(name: str, lr: float, limit: int, **options) -> int:
@@ -146,8 +146,10 @@ class TestLBFGS:
                 optimizer.step(self.closure(model, optimizer, loss))
             return counted
 
-        tuned = min(gradients_to("sgd", lr, 800) for lr in (0.01, 0.03, 0.1, 0.3))
-        assert gradients_to("lbfgs", 1.0, 800) < tuned
+        own = gradients_to("lbfgs", 1.0, 400)
+        # The best of a wider sweep, lr 0.03 with momentum 0.95, needs 4.5 times as many; from lr 0.1 on SGD does not get there at all.
+        sweep = [(lr, momentum) for lr in (0.01, 0.02, 0.03, 0.05, 0.1) for momentum in (0.9, 0.95)]
+        assert own < 400 and min(gradients_to("sgd", lr, 3 * own, momentum=momentum) for lr, momentum in sweep) >= 3 * own
 
     def test_refuses_a_loss_that_changes_between_steps_unless_told(self) -> None:
         batches = iter(range(10_000))
