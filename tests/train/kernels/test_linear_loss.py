@@ -111,6 +111,18 @@ def test_the_loss_is_invariant_to_a_shift_of_the_logits(impl, place, shift):
     torch.testing.assert_close(expected.double(), exact, rtol=1e-6, atol=1e-6)
 
 
+def test_rows_of_logits_beyond_32_bit_offsets_are_reached(impl, place):
+    if impl == "triton":
+        from train.kernels.fused.row_loss import row_loss_ as loss_of
+    else:
+        loss_of = row_loss_
+    # Three rows 2^30 elements apart: only the pages that are touched are real.
+    far = torch.empty(2**31 + 50, device=place).as_strided((3, 50), (2**30, 1)).copy_(torch.randn(3, 50))
+    exact, targets = far.double().requires_grad_(), torch.tensor([3, -100, 49], device=place)
+    losses, expected = loss_of(far, targets, -100, 0.0, None, True), F.cross_entropy(exact, targets, reduction="none")
+    assert_near([losses, far], [expected, *torch.autograd.grad(expected.sum(), exact)], 1e-5)
+
+
 def test_an_impossible_token_and_a_certain_one_stay_finite(impl, place):
     hidden = torch.tensor([[1000.0], [-1000.0]], device=place, requires_grad=True)
     weight = torch.tensor([[1.0], [-1.0], [0.0]], device=place, requires_grad=True)

@@ -46,10 +46,22 @@ def test_a_wider_residual_stream_keeps_its_dtype(device, agree):
     agree(lambda x, r, w, impl: add_rms_norm(x, r, w, 1e-5, impl=impl), x, residual, weight)
 
 
-def test_norms_reach_beyond_32_bit_offsets(far_rows, device):
-    rows = far_rows(40)
-    weight = torch.randn(40, device=device)
-    torch.testing.assert_close(rms_norm(rows, weight, impl="triton"), rms_norm(rows, weight, impl="eager"), rtol=1e-2, atol=1e-2)
+def test_norms_reach_beyond_32_bit_offsets_forward_and_backward(far_rows, device):
+    rows, weight = far_rows(40), torch.randn(40, device=device)
+    x, found = rows.clone().requires_grad_(), {}
+    for impl in ("triton", "eager"):
+        results = [f(v) for f in norms(rows, weight, impl) for v in (rows, x)]
+        found[impl] = [*results, *torch.autograd.grad(results[1::2], x, [rows] * (len(results) // 2))]
+    torch.testing.assert_close(found["triton"], found["eager"], rtol=2e-2, atol=2e-2)
+
+
+def norms(residual, weight, impl):
+    """Every norm as a function of x, whose result is x's shape."""
+    return (
+        lambda x: rms_norm(x, weight, impl=impl),
+        lambda x: layer_norm(x, weight, weight, impl=impl),
+        lambda x: add_rms_norm(x, residual, weight, impl=impl)[0],
+    )
 
 
 def test_a_norm_of_one_result_alone_has_gradients(device):

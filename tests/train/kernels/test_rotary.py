@@ -35,6 +35,13 @@ def test_rope_reads_views_of_one_projection_and_transposed_heads(device, agree):
     )
 
 
+def test_rope_reaches_beyond_32_bit_offsets(far_rows, device):
+    rows = far_rows(40).unflatten(1, (5, 8)).unsqueeze(0)
+    cos, sin = angles((3, 4), device)
+    found, exact = (rope(rows[:, :, :3], rows[:, :, 3:], cos, sin, impl=impl) for impl in ("triton", "eager"))
+    torch.testing.assert_close(found, exact, rtol=1e-2, atol=1e-2)
+
+
 def test_a_rotation_and_its_opposite_restore_the_input(device):
     cos, sin = angles((4, 8), device)
     q, k = torch.randn(1, 4, 2, 16, device=device), torch.randn(1, 4, 1, 16, device=device)

@@ -70,7 +70,7 @@ def _norm_backward_kernel(
     weight_sum = tl.zeros((1, WIDTH), dtype=tl.float32)
     bias_sum = tl.zeros((1, WIDTH), dtype=tl.float32)
     for start in range(program * ROWS, rows, step):
-        row = (start + tl.arange(0, ROWS))[:, None]
+        row = (start + tl.arange(0, ROWS)).to(tl.int64)[:, None]
         inside = (row < rows) & (column < columns)
         upstream = tl.load(dy + row * dy_row + column * dy_column, mask=inside, other=0.0).to(tl.float32)
         normed = tl.load(x + row * x_row + column * x_column, mask=inside, other=0.0).to(tl.float32)
