@@ -1,10 +1,11 @@
 """Held-out loss of the demo's model under AdamW, CAME, Sophia and Adafactor at equal tokens, each after a learning-rate sweep of its own.
 
-    python bench/optimizer_losses.py LAKE [--steps 100] [--rows 8] [--seeds 3] [--log losses.jsonl]
+    python bench/optimizer_losses.py LAKE [--steps 200] [--rows 4] [--seeds 3] [--layers 2] [--width 128] [--log losses.jsonl]
 
-LAKE is the demo's (`make demo`), with its first stage planned: the model, tokenizer, rows and held-out rows are that stage's. Every run is
-the trainer's own loop from random weights over the same rows for a seed. The sweep is at seed 0 over rates a factor 2 apart, and goes on
-while the best lies at an edge; the best rate then runs with the other seeds. Runs found in the log are not repeated.
+LAKE is the demo's (`make demo`), with its first stage planned: the tokenizer, the rows and the held-out rows of the source they are from
+are that stage's, and so is the model unless told otherwise. Every run is the trainer's own loop in FP32 from random weights over the same
+rows for a seed. The sweep is at seed 0 over rates a factor 2 apart, and goes on while the best lies at an edge; the best rate then runs
+with the other seeds. Runs found in the log are not repeated.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from train.parallel import ranks
 from train.stage import Stage
 
 SWEEPS = {
-    "adamw": (2e-3, 4e-3, 8e-3),
-    "came": (1e-3, 2e-3, 4e-3),
-    "sophia": (1e-3, 2e-3, 4e-3),
+    "adamw": (1e-3, 2e-3, 4e-3),
+    "came": (1e-4, 2e-4, 4e-4),
+    "sophia": (5e-4, 1e-3, 2e-3),
     "adafactor": (5e-2, 1e-1, 2e-1),
 }
 ALLOWED = {"came": 1.02, "sophia": 1.02, "adafactor": 1.04}
@@ -83,19 +84,20 @@ def train(lake: Path, base: StageSettings, name: str, lr: float, seed: int, step
         publish_json(root, "runs/r/0-bench/stage.json", json.loads(json.dumps(dataclasses.asdict(stage))))
         with ranks() as place:
             outcome = Trainer(Stage.open(root, stage.folder), place, Interrupt(), threads=int(os.environ.get("OMP_NUM_THREADS", "1"))).run()
-    return outcome.heldout["all"]
+    return outcome.heldout[lots[0].source]
 
 
 class Runs:
     """Runs by optimizer, rate and seed, kept in a log so that none is done twice."""
 
-    def __init__(self, lake: Path, steps: int, rows: int, log: Path) -> None:
-        self.lake, self.base, self.steps, self.rows, self.log = lake, planned(lake), steps, rows, log
+    def __init__(self, lake: Path, base: StageSettings, steps: int, rows: int, log: Path) -> None:
+        self.lake, self.base, self.steps, self.rows, self.log = lake, base, steps, rows, log
         lines = log.read_text().splitlines() if log.exists() else []
+        self.size = steps, rows, base.model.layers, base.model.width
         self.done = {tuple(key): loss for key, loss in map(json.loads, lines)}
 
     def loss(self, name: str, lr: float, seed: int) -> float:
-        key = (name, lr, seed, self.steps, self.rows)
+        key = (name, lr, seed, *self.size)
         if key not in self.done:
             self.done[key] = train(self.lake, self.base, name, lr, seed, self.steps, self.rows)
             with self.log.open("a") as file:
@@ -116,19 +118,27 @@ class Runs:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("lake", type=Path)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--width", type=int)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--log", type=Path, default=Path("losses.jsonl"))
     arguments = parser.parse_args()
-    runs = Runs(arguments.lake, arguments.steps, arguments.rows, arguments.log)
+    base = planned(arguments.lake)
+    size = {name: value for name in ("layers", "width") if (value := getattr(arguments, name))}
+    base = dataclasses.replace(base, model=dataclasses.replace(base.model, **size))
+    runs = Runs(arguments.lake, base, arguments.steps, arguments.rows, arguments.log)
     found = {}
     for name in SWEEPS:
         rate = runs.best_rate(name)
         found[name] = rate, [runs.loss(name, rate, seed) for seed in range(arguments.seeds)]
     tokens = arguments.steps * arguments.rows * runs.base.row_length
-    print(f"\n{tokens:,} tokens, {arguments.steps} steps; held-out loss in nats per token\n")
-    print(f"| optimizer | lr | {' | '.join(f'seed {seed}' for seed in range(arguments.seeds))} | mean | of AdamW | allowed |")
+    print(f"\n{base.model}\n{tokens:,} tokens, {arguments.steps} steps; held-out loss in nats per token\n")
+    for (name, lr, seed, *size), loss in sorted(runs.done.items()):
+        if tuple(size) == runs.size:
+            print(f"{name} at {lr:g}, seed {seed}: {loss:.3f}")
+    print(f"\n| optimizer | lr | {' | '.join(f'seed {seed}' for seed in range(arguments.seeds))} | mean | of AdamW | allowed |")
     print("|" + "---|" * (arguments.seeds + 5))
     reference = statistics.fmean(found["adamw"][1])
     for name, (rate, losses) in found.items():
