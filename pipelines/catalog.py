@@ -34,6 +34,9 @@ STORAGE_VERSION = "v1.0.0"
 RUN_TABLES = {"ledger": "ledger", "losses": "losses", "metrics": "metrics", "events": "events"}
 """Tables written by stages, and the folder of each under ``runs/<run>/<position>-<stage>/``."""
 
+LAKE_FILES = {"forgotten": FORGOTTEN_PATH, "ablations": "ablation/results.parquet"}
+"""Tables of one file that belong to the lake rather than to a snapshot."""
+
 Connection = duckdb.DuckDBPyConnection
 
 
@@ -83,7 +86,7 @@ def lake_state(root: Path) -> str:
     """Fingerprint of everything that the catalogue's text depends on."""
     marked = [
         root / "snapshots/current.json",
-        root / FORGOTTEN_PATH,
+        *(root / path for path in LAKE_FILES.values()),
         *sorted(root.glob("runs/*/segments.json")),
         *sorted(root.glob("runs/*/*/outcome.json")),
     ]
@@ -124,9 +127,9 @@ def fill(db: Connection, root: Path, snapshot: Snapshot, state: str) -> None:
         if table == "plans":
             files = [str(path) for path in sorted(root.glob("runs/*/*/plan.parquet"))]
             db.execute(f"CREATE VIEW plans AS {_select('plans', files)}")
-        elif table == "forgotten":
-            files = [str(root / FORGOTTEN_PATH)] if (root / FORGOTTEN_PATH).is_file() else []
-            db.execute(f"CREATE VIEW forgotten AS {_select(table, files)}")
+        elif table in LAKE_FILES:
+            files = [str(root / LAKE_FILES[table])] if (root / LAKE_FILES[table]).is_file() else []
+            db.execute(f"CREATE VIEW {table} AS {_select(table, files)}")
         elif table in RUN_TABLES:
             db.execute(f"CREATE VIEW {table} AS {_run_select(root, table)}")
         else:

@@ -21,7 +21,7 @@ COLLECT_EVERY = 100_000
 """Objects between collections of garbage: at Python's 700, imports, whose objects all stay, take a sixth longer."""
 
 COMMANDS = {
-    "Run": ("run", "curate", "stage", "train", "rewind", "score", "generate"),
+    "Run": ("run", "curate", "stage", "train", "rewind", "ablate", "score", "generate"),
     "Ask": ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff", "report", "ui"),
     "Keep": ("forget", "snapshot", "export"),
     "Set up": ("init", "schema", "doctor"),

@@ -173,6 +173,33 @@ def rewind(
     _show(asdict(rewind(lake.absolute(), run, to, *parse_exclusions(exclude))), json, print_rewound)
 
 
+def ablate(
+    a: Recipe,
+    b: Annotated[Path, Parameter(help="The recipe to compare it with.")],
+    /,
+    *,
+    neutral: Annotated[Path, Parameter(help="A recipe whose held-out documents belong to neither.")],
+    seeds: Annotated[int, Parameter(help="Trainings of each recipe; at least 3.")] = 3,
+    tokens: Annotated[
+        int | None, Parameter(help="Train each on so many, sources in proportion, instead of by the recipes' own stages.")
+    ] = None,
+    lake: Annotated[Path, Parameter(name=["--lake"], help="A lake of the comparison's own.")] = Path("ablation"),
+    changes: Changes = (),
+    workers: Workers = 0,
+    json: Json = False,
+) -> None:
+    """Train small models by two recipes at equal compute, and compare them on what either and a third one held out."""
+    from curate.step import Silent
+    from pipelines.ablation import ablate
+    from pipelines.ablation_picture import print_ablation
+
+    both = [_parameters(recipe, lake, changes, "100%", workers=workers) for recipe in (a, b)]
+    say = tables.speaker(tables.console(stderr=json))
+    found = ablate(both, _parameters(neutral, lake, (), "100%", workers=workers), seeds, tokens, Silent(), say)
+    _show(found, json, print_ablation)
+    say(f"Table, picture and numbers are in {lake / 'ablation'}; SQL: gristmill sql 'FROM ablations' --lake {lake}")
+
+
 def score(
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="Parquet file to write.")],
     *,

@@ -171,6 +171,17 @@ HOLDOUT = pa.schema(
     ]
 )
 
+ABLATIONS = pa.schema(
+    [
+        column("recipe", pa.string(), "the recipe that the model was trained by"),
+        column("seed", pa.int64(), "number of the pair, from 0"),
+        column("run", pa.string(), "the training run"),
+        column("dataset", pa.string(), "the recipe whose held-out documents it was measured on"),
+        column("bits_per_byte", pa.float64(), "held-out bits per byte of text"),
+        column("loss", pa.float64(), "held-out loss, nats per token"),
+    ]
+)
+
 VERDICTS = pa.schema(
     [
         doc_id(),
@@ -346,6 +357,7 @@ TABLES: dict[str, pa.Schema] = {
     "losses": LOSSES,
     "metrics": METRICS,
     "events": EVENTS,
+    "ablations": ABLATIONS,
     "conservation": CONSERVATION,
 }
 """Every table by name."""
