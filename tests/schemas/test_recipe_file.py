@@ -1,6 +1,7 @@
 """Recipes compose, and their errors name file, line and field."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -145,3 +146,12 @@ def test_the_same_fields_are_taken_where_they_have_one(tmp_path):
     write(tmp_path, "base.yaml", BASE)
     path = write(tmp_path, "mine.yaml", "extends: base.yaml\ntokenizer: {vocabulary: 300}\npack: {bins: 3}\n")
     assert load_recipe(path, ["sources.web.difficulty=n_words"]).pack.bins == 3
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/recipe.md"])
+def test_the_recipes_that_pages_show_can_be_loaded(page: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    recipe = text.split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "base.yaml").write_text("{}")
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    assert load_recipe(tmp_path / "recipe.yaml").stages
