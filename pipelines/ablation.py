@@ -246,7 +246,7 @@ def _publish(root: Path, recipes: Sequence[Recipe], arms: Sequence[Arm], tokens:
     vocabulary = arms[0].snapshot.steps["tokenizer"][0].counts["vocabulary"]
     found = {
         "recipes": [a, b],
-        "parameters": model_parameters(arms[0].recipe.model, vocabulary),
+        "parameters": model_parameters(arms[0].recipe.model, vocabulary, arms[0].recipe.pack.row_length),
         "tokens": tokens,
         "seeds": len({row["seed"] for row in rows}),
         "runs": list(rows),

@@ -140,6 +140,7 @@ DAMAGED_CODE = _set(
     "damaged_code",
     1,
     "our own: blocks, names, ends, long lines, commas and indentation weighed together (bench/code_signals.py)",
+    _EMPTY,
     (
         "code_damaged",
         f"10 * {_ratio('n_unopened_lines + n_unfilled_blocks', 'n_code_lines + 1')} + 2 * n_unfinished"

@@ -20,6 +20,7 @@ from schemas.errors import GristmillError, LakeError
 from tests.pipelines.tiny import write_project
 
 dask = pytest.importorskip("dask")
+pytest.importorskip("distributed")  # before any dask.config.set, which would forget its defaults again
 REPOSITORY = Path(__file__).parents[2]
 LIMIT = {"distributed.scheduler.allowed-failures": 2}
 

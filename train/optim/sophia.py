@@ -32,7 +32,7 @@ class Sophia(ShardedOptimizer):
         lr: learning rate.
         weight_decay: decoupled weight decay.
         betas: of m and h.
-        rho: scale of the curvature; the larger, the more elements are clipped.
+        rho: scale of the curvature; the larger, the fewer elements are clipped.
         eps: least denominator.
         estimator: gauss_newton (G) or hutchinson (H).
         every: steps from one estimate to the next.
