@@ -104,7 +104,7 @@ def main() -> None:
     found = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
     paths = [path for path in found if "site-packages" not in path.parts and 2000 <= path.stat().st_size <= 60000]
     texts = [path.read_text("utf-8", "ignore") for path in source.sample(paths, min(options.files, len(paths)))]
-    (rule,) = RULE_SETS["damaged_code"].rules
+    _, rule = RULE_SETS["damaged_code"].rules
     expressions = ", ".join(f'CAST({sql} AS DOUBLE) AS "{value}"' for value, sql in {**VALUES, "combined": rule.value}.items())
     scores, dropped, spent = {}, {}, 0.0
     for name, copies in {"clean": texts, **{damage.__name__: [damage(text, source) for text in texts] for damage in DAMAGES}}.items():

@@ -48,7 +48,7 @@ def test_names_and_lines_equal_a_plain_count_in_any_batch(texts: list[str]) -> N
 def damage_scores(texts: list[str]) -> list[float]:
     column = pa.array(texts, pa.large_string())
     counted, structure = compute_signals(column), structure_signals(column)
-    (rule,) = RULE_SETS["damaged_code"].rules
+    _, rule = RULE_SETS["damaged_code"].rules
     with sandbox() as db:
         db.register("signals", pa.table([*counted.columns, *structure.columns], names=counted.schema.names + structure.schema.names))
         return [value for (value,) in db.sql(f"SELECT CAST({rule.value} AS DOUBLE) FROM signals").fetchall()]
