@@ -1,6 +1,6 @@
 """The whole job beside datatrove's: JSON lines packed by Zstandard to signals, filters, near-deduplication and Parquet.
 
-    python bench/curate.py --data FOLDER [--peer PYTHON] [--c4] [--every N] [--threads 1,2]
+    python bench/whole_job.py --data FOLDER [--peer PYTHON] [--c4] [--every N] [--threads 1,2]
 
 The product runs as `gristmill curate` runs it, up to the published snapshot. Both sides apply the same rules, those of Gopher quality and
 repetition and of FineWeb (with `--c4` also C4's, the rule of terminal punctuation off), and drop near-duplicates; ours are verified by
