@@ -29,8 +29,8 @@ def main() -> None:
         recipe = Recipe.model_validate(
             {
                 "name": "warm",
-                "sources": {"made": source},
-                "edits": [{"edit": name} for name in ("mask", "lines", "substrings")] + [{"edit": "c4", "off": ["no_terminal_punct"]}],
+                "sources": {"made": source, "edited": source},  # edits may leave nothing, and what follows needs documents
+                "edits": [{"edit": name, "sources": ["edited"]} for name in ("mask", "lines", "substrings", "c4")],
                 "rules": [{"sql": "n_words < 1", "name": "none"}],
                 "holdout": {"share": 0.2},
                 "tokenizer": {"kind": "byte"},
@@ -39,7 +39,8 @@ def main() -> None:
         )
         lake = root / "lake"
         snapshot = curate(Curation(lake, recipe, LocalExecutor(1), Silent()))
-        build_lots(lake, recipe, snapshot, LocalExecutor(1), Silent())
+        if not build_lots(lake, recipe, snapshot, LocalExecutor(1), Silent()).files("rows"):
+            raise AssertionError("every document was dropped: the kernels of the later steps are cold")
 
 
 if __name__ == "__main__":
