@@ -18,6 +18,8 @@ from schemas.manifest import Entry
 from schemas.store import Published
 
 Json = Any
+SAMPLE_DRAW = 0x5A3B1E
+"""Added to the seed: a sample drawn as held-out documents are would be all held out."""
 
 
 def sample_step(c: Curation, entries: Sequence[Entry]) -> tuple[Step, list[Shard]]:
@@ -31,7 +33,7 @@ def sample_step(c: Curation, entries: Sequence[Entry]) -> tuple[Step, list[Shard
         )
         for entry in entries
     ]
-    return Step("sample", 1, settings, _sample), shards
+    return Step("sample", 2, settings, _sample), shards
 
 
 def _sample(writer: ShardWriter, task: Json) -> Mapping[str, int]:
@@ -42,7 +44,7 @@ def _sample(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if "documents" not in files:
         return counts | {"sampled_out": 0}
     table = pq.read_table(writer.root / files["documents"].path, partitioning=None)
-    drawn = draw(id_hashes(column_array(table, "doc_id"), task["seed"]), task["share"])
+    drawn = draw(id_hashes(column_array(table, "doc_id"), task["seed"] + SAMPLE_DRAW), task["share"])
     kept = table.filter(pa.array(drawn))
     writer.table("documents", kept)
     return counts | {

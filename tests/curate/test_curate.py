@@ -199,6 +199,13 @@ def test_a_sample_adds_up_too(recipe_path, tmp_path):
     assert 0 < len(rows(tmp_path, "documents")) < 200
 
 
+def test_a_sample_smaller_than_the_held_out_share_still_trains(recipe_path, tmp_path):
+    recipe = load_recipe(recipe_path, ["holdout.share=0.5", "holdout.max_documents=1000"])
+    curate(Curation(tmp_path, recipe, LocalExecutor(1), Silent(), 0.3))
+    states = [row["state"] for row in rows(tmp_path, "verdicts")]
+    assert states.count("kept") > 0.2 * (states.count("kept") + states.count("held_out")) > 0
+
+
 def test_too_many_bad_records_are_refused_with_the_counts(recipe_path, tmp_path):
     strict = load_recipe(recipe_path, ["sources.web.max_bad_share=0.001"])
     with pytest.raises(InputError, match=r"source 'web': 4 of 284 records"):
