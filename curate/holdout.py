@@ -80,7 +80,9 @@ def _index(writer: ShardWriter, task: Json) -> Mapping[str, int]:
 
 def _draw_step(c: Curation) -> tuple[Step, list[Shard]]:
     shards = [shard for shard, entry in enumerate(c.documents) if c.recipe.sources[source_of(entry)].holdout]
-    settings = {"share": c.recipe.holdout.share, "max_documents": c.recipe.holdout.max_documents, "seed": c.recipe.seed}
+    # A sample's sources are small: more of them is held out, or some would have nothing to be evaluated on.
+    share = c.recipe.holdout.share if c.sample == 1 else min(0.5, c.recipe.holdout.share / c.sample**0.5)
+    settings = {"share": share, "max_documents": c.recipe.holdout.max_documents, "seed": c.recipe.seed}
     inputs = [shards, [entry.content for step in ("rules", "repeats", "dedup") for entry in c.steps[step]]]
     task = settings | {"survivors": [_survivor_paths(c, shard) for shard in shards], "documents": c.paths("read", "documents")}
     return Step("holdout_draw", 1, settings, _draw), [Shard("all", inputs, task)]
