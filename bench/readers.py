@@ -31,7 +31,7 @@ from curate.read.intake import Intake
 from curate.read.jsonl import read_jsonl
 from curate.read.piece import Piece
 from curate.step import ShardWriter
-from schemas.recipe import Source
+from schemas.sources import Source
 
 ROUNDS = 3
 SETTINGS = {

@@ -19,8 +19,8 @@ from curate.dedup.urls import URLS_VERSION, normal_urls
 from curate.exclude import exclusion_shards, write_exclusions
 from curate.loose import loose_files
 from curate.step import Shard, ShardWriter, Step
+from schemas.curation import Block
 from schemas.errors import InputError
-from schemas.recipe import Block
 from schemas.store import checksum
 
 Json = Any

@@ -27,7 +27,7 @@ from curate.scores.columns import step_name
 from curate.sql import connect, present, scan
 from curate.step import Shard, ShardWriter, Step
 from curate.survivors import passing_rows, rows_in
-from schemas.recipe import Dedup, NearDedup
+from schemas.curation import Dedup, NearDedup
 from schemas.signals import SIGNALS
 from schemas.tables import DOCUMENTS
 

@@ -14,8 +14,8 @@ from curate.dedup.check import check_estimates
 from curate.deduplicate import sketch_settings
 from curate.sql import connect, literal, present, scan
 from curate.step import Shard, ShardWriter, Step
+from schemas.curation import NearDedup
 from schemas.errors import GristmillError
-from schemas.recipe import NearDedup
 
 Json = Any
 PAIR_DRAW = 0x50414952

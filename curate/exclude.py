@@ -27,8 +27,8 @@ from curate.curation import Curation, source_of
 from curate.loose import LooseText, loose_files, loose_texts
 from curate.step import Shard, ShardWriter, Step
 from curate.tombstones import read_tombstones
+from schemas.curation import Decontaminate
 from schemas.errors import InputError
-from schemas.recipe import Decontaminate
 from schemas.store import checksum
 from schemas.tables import EXCLUSIONS, FAILURE
 

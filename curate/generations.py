@@ -18,7 +18,8 @@ from curate.read.files import Located
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import InputError, RecipeError
 from schemas.manifest import Entry, read_snapshot
-from schemas.recipe import Recipe, Source
+from schemas.recipe import Recipe
+from schemas.sources import Source
 from schemas.store import publish_json, read_json
 
 Json = Any

@@ -27,7 +27,8 @@ from curate.step import Json, Shard, ShardWriter, Step
 from curate.tokenize import LENGTHS
 from schemas.errors import RecipeError
 from schemas.manifest import Entry
-from schemas.recipe import Recipe, Rehydration, Repeats, Source
+from schemas.recipe import Recipe
+from schemas.sources import Rehydration, Repeats, Source
 from schemas.store import publish_json
 
 REPEAT_DRAW = 0x52455045

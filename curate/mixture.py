@@ -12,8 +12,8 @@ from curate.earlier import Earlier
 from schemas.adaptive import AdaptiveSettings, decide
 from schemas.errors import PlanError
 from schemas.interleave import MAX_PERIOD, hamilton, whole_quotas
-from schemas.recipe import Stage
 from schemas.segments import Decision
+from schemas.stages import Stage
 
 EXPONENT = 0.5
 """Exponent of the temperature mixture where the recipe has none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from schemas.recipe import Stage
+from schemas.stages import Stage
 
 START = 0.25
 """Share of the bins open from the start where the recipe has none."""

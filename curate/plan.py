@@ -18,8 +18,9 @@ from curate.streams import allot, next_opening, streams_of
 from schemas.errors import PlanError
 from schemas.interleave import Interleave
 from schemas.ranges import Range
-from schemas.recipe import Recipe, Stage
+from schemas.recipe import Recipe
 from schemas.segments import Allotment, Decision, Segment, SourceShare, Stream, used
+from schemas.stages import Stage
 
 WINDOW = 8
 """Shards shuffled together; with the seed it fixes each epoch's order, so it is the same in all segments of a run."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from schemas.errors import PlanError
-from schemas.recipe import Stage
+from schemas.stages import Stage
 
 BLEND_STEPS = 8
 """Steps in which a blend goes from the mixture of the stage before to the stage's own."""

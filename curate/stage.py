@@ -29,7 +29,7 @@ from curate.tokenize import Tokenizer, load_tokenizer
 from schemas.adaptive import AdaptiveSettings
 from schemas.errors import PlanError
 from schemas.manifest import Snapshot
-from schemas.recipe import NAME, Recipe, Stage
+from schemas.recipe import Recipe
 from schemas.segments import (
     Allotment,
     Segment,
@@ -45,7 +45,9 @@ from schemas.segments import (
     write_segments,
 )
 from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
+from schemas.stages import Stage
 from schemas.store import publish, publish_json
+from schemas.strict import NAME
 from schemas.tables import PLANS
 
 

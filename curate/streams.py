@@ -10,8 +10,8 @@ from curate.budget import LotState
 from curate.mixture import whole
 from curate.pacing import opening_times
 from schemas.interleave import Interleave
-from schemas.recipe import Stage
 from schemas.segments import Allotment, Stream
+from schemas.stages import Stage
 
 
 def streams_of(stage: Stage, states: Sequence[LotState], span: tuple[int, int]) -> tuple[list[tuple[int, list[str]]], int]:

@@ -32,10 +32,12 @@ from pipelines.paired import paired_interval
 from pipelines.parameters import RunParameters
 from pipelines.run import curate_lake
 from pipelines.trainer import run_trainer
+from schemas.curation import Decontaminate, EvaluationSet, Holdout, OptOut
 from schemas.errors import GristmillError, RecipeError
 from schemas.manifest import Snapshot, fingerprint
-from schemas.recipe import Decontaminate, EvaluationSet, Holdout, OptOut, Recipe, Stage, Tokenizer
+from schemas.recipe import Recipe
 from schemas.settings import Lot, StageSettings
+from schemas.stages import Stage, Tokenizer
 from schemas.store import lock, publish, publish_json, read_json
 from schemas.tables import ABLATIONS
 

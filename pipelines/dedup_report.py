@@ -11,7 +11,8 @@ from curate.alarms import describe
 from curate.dedup.join import probability_curve
 from curate.deduplicate import sketch_settings
 from pipelines.catalog import ask, open_catalog
-from schemas.recipe import NearDedup, Recipe
+from schemas.curation import NearDedup
+from schemas.recipe import Recipe
 
 
 def print_dedup(root: Path, recipe: Recipe, console: Console) -> None:

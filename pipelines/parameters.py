@@ -8,8 +8,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from schemas.errors import GristmillError, RecipeError, nearest
-from schemas.recipe import NAME, Recipe, Stage
+from schemas.recipe import Recipe
 from schemas.recipe_file import load_recipe
+from schemas.stages import Stage
+from schemas.strict import NAME
 
 
 class RunParameters(BaseModel):

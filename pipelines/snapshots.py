@@ -12,8 +12,8 @@ from curate.collect import Garbage, collect
 from pipelines.tables import table
 from schemas.errors import LakeError
 from schemas.manifest import read_snapshot, write_snapshot
-from schemas.recipe import NAME
 from schemas.store import lock, verify
+from schemas.strict import NAME
 
 Json = Any
 CURRENT = "current"

@@ -13,7 +13,7 @@ from curate.rehearse import rehearse
 from pipelines.parameters import RunParameters
 from pipelines.query import shown
 from pipelines.tables import table
-from schemas.recipe import RuleEntry
+from schemas.curation import RuleEntry
 
 Json = Any
 

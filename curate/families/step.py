@@ -14,7 +14,8 @@ from curate.curation import Curation, source_of
 from curate.filter import resolved, rules_of
 from curate.step import Shard, ShardWriter, Step
 from schemas.families import FAMILIES, FAMILY_VERSIONS
-from schemas.recipe import Recipe, Repeats
+from schemas.recipe import Recipe
+from schemas.sources import Repeats
 
 Json = Any
 

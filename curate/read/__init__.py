@@ -26,7 +26,7 @@ from curate.read.warc import read_warc
 from curate.step import Shard, ShardWriter
 from curate.tombstones import blanked, read_tombstones
 from schemas.errors import InputError
-from schemas.recipe import Source
+from schemas.sources import Source
 from schemas.tables import DOCUMENTS
 
 READ_VERSION = 1

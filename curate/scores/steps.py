@@ -21,8 +21,9 @@ from curate.scores.python import GIVEN, code_of, load_function, score
 from curate.scores.transformer import check_model, folder_content
 from curate.scores.transformer import score as model_scores
 from curate.step import Shard, ShardWriter, Step
+from schemas.curation import Signal
 from schemas.errors import RecipeError
-from schemas.recipe import Recipe, Signal
+from schemas.recipe import Recipe
 from schemas.store import checksum
 from schemas.tables import SCORES
 

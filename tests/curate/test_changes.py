@@ -13,8 +13,8 @@ from curate.budget import LotBudget, fresh, replay
 from curate.earlier import Earlier, last_shares
 from curate.plan import Place, plan_stage
 from schemas.errors import PlanError
-from schemas.recipe import Stage
 from schemas.segments import used
+from schemas.stages import Stage
 from tests.curate.test_plan import LENGTH, lot, order_of, place
 
 

@@ -8,8 +8,8 @@ from curate.budget import LotBudget, fresh
 from curate.forecast import effective_tokens, expected_loss, forecast
 from curate.model_size import parameters
 from curate.plan import Place, plan_stage
-from schemas.recipe import Stage
 from schemas.settings import ModelSettings
+from schemas.stages import Stage
 
 
 @pytest.mark.parametrize(("epochs", "worth"), [(1, 1), (2, 1.97), (4, 3.73), (8, 6.62), (16, 10.6)])

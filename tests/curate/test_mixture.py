@@ -12,7 +12,7 @@ from curate.mixture import source_quotas, unimax, whole
 from curate.plan import plan_curriculum, plan_stage
 from schemas.errors import PlanError
 from schemas.interleave import MAX_PERIOD
-from schemas.recipe import Stage
+from schemas.stages import Stage
 from tests.curate.judged_lake import recipe
 from tests.curate.test_plan import LENGTH, lot, order_of, place
 

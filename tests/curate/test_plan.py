@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from curate.budget import LotBudget, LotState, fresh, replay
 from curate.plan import WINDOW, Place, plan_curriculum, plan_stage, training_lots
 from schemas.errors import PlanError, RecipeError
-from schemas.recipe import Stage
 from schemas.segments import Allotment, ends, unused
+from schemas.stages import Stage
 from tests.curate.judged_lake import recipe
 from train.order import Order
 

@@ -18,7 +18,7 @@ import zstandard
 from curate.engine import LocalExecutor
 from curate.read import READ_VERSION, list_shards, read_shard
 from curate.step import Silent, Step, run_step
-from schemas.recipe import Source
+from schemas.sources import Source
 from schemas.tables import DOCUMENTS, QUARANTINE
 
 

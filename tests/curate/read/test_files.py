@@ -12,7 +12,7 @@ import pytest
 from curate.read import READ_VERSION, check_records, list_shards, read_shard
 from curate.step import ShardWriter
 from schemas.errors import InputError
-from schemas.recipe import Source
+from schemas.sources import Source
 
 
 def test_a_missing_file_is_an_error_that_names_source_and_pattern(read, tmp_path):

@@ -17,7 +17,7 @@ from curate.read.blocks import BrokenFile, lines
 from curate.read.intake import Intake
 from curate.read.jsonl import cut_jsonl, read_jsonl
 from curate.read.piece import Piece
-from schemas.recipe import Source
+from schemas.sources import Source
 
 SETTINGS = {"text_field": "text", "id_field": None, "url_field": "url", "date_field": "date", "license_field": "license"}
 FAULTY = [

@@ -12,7 +12,7 @@ import pytest
 
 from curate.read import list_shards, read_shard
 from curate.step import ShardWriter
-from schemas.recipe import Source
+from schemas.sources import Source
 
 LONG = "A docstring that is long enough to be a document. " * 5
 

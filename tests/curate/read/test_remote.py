@@ -25,7 +25,7 @@ from curate.read import list_shards, read_shard, remote
 from curate.read.files import find_files
 from curate.step import ShardWriter
 from schemas.errors import InputError
-from schemas.recipe import Source
+from schemas.sources import Source
 
 WEED = shutil.which("weed", path=str(Path(sys.executable).parent))
 KEY, SECRET = "tester", "only-on-loopback"
