@@ -6,12 +6,12 @@ import gc
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 
 from cyclopts import App, CycloptsError, Group
 from rich.console import Console
 
-from pipelines import commands
+from pipelines.commands import ask, keep, run, set_up
 from schemas.errors import BUG, CTRL_C, DONE, SAVED, USER_ERROR, GristmillError
 
 EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (with a traceback); {USER_ERROR} something you can put right;
@@ -20,13 +20,13 @@ EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (wi
 COLLECT_EVERY = 100_000
 """Objects between collections of garbage: at Python's 700, imports, whose objects all stay, take a sixth longer."""
 
-COMMANDS = {
-    "Run": ("run", "curate", "stage", "train", "rewind", "ablate", "score", "generate"),
-    "Ask": ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff", "report", "ui"),
-    "Keep": ("forget", "snapshot", "export"),
-    "Set up": ("init", "schema", "doctor"),
+COMMANDS: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
+    "Run": (run, ("run", "curate", "stage", "train", "rewind", "ablate", "score", "generate")),
+    "Ask": (ask, ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff", "report", "ui")),
+    "Keep": (keep, ("forget", "snapshot", "export")),
+    "Set up": (set_up, ("init", "schema", "doctor")),
 }
-"""Command names by the group that help shows them in; each is a function of ``pipelines.commands``."""
+"""By the group that help shows: the module, and its commands in order."""
 
 PARENTS = {"classify": "Train a quality classifier."}
 """What commands of two words are about."""
@@ -47,10 +47,10 @@ def build_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     parents: dict[str, App] = {}
-    for order, (title, names) in enumerate(COMMANDS.items()):
+    for order, (title, (module, names)) in enumerate(COMMANDS.items()):
         group = Group(title, sort_key=order)
         for name in names:
-            function = getattr(commands, name.replace(" ", "_").replace("-", "_"))
+            function = getattr(module, name.replace(" ", "_").replace("-", "_"))
             parent, _, last = name.rpartition(" ")
             if not parent:
                 app.command(function, name=last, group=group)
