@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from curate.curate import curate
@@ -19,6 +18,7 @@ from schemas.errors import GristmillError, InputError
 from schemas.manifest import read_snapshot
 from schemas.recipe_file import load_recipe
 from tests.curate.made_text import corpus, jaccard, shingles, write_jsonl
+from tests.curate.published import published, rows, run
 
 RECIPE = """\
 name: made
@@ -50,24 +50,11 @@ def recipe_path(tmp_path_factory):
     return path
 
 
-def run(root, recipe_path, workers=1, **options):
-    return curate(Curation(root, load_recipe(recipe_path), LocalExecutor(workers), Silent(), **options))
-
-
 @pytest.fixture(scope="module")
 def lake(recipe_path, tmp_path_factory):
     root = tmp_path_factory.mktemp("lake")
     run(root, recipe_path)
     return root
-
-
-def rows(root, table):
-    snapshot = read_snapshot(root)
-    return [row for file in snapshot.files(table) for row in pq.read_table(root / file.path, partitioning=None).to_pylist()]
-
-
-def published(root):
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file() and path.name != ".lock"}
 
 
 def test_workers_batches_and_completion_order_change_no_byte(recipe_path, lake, tmp_path, monkeypatch):

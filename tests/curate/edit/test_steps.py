@@ -6,9 +6,6 @@ from itertools import pairwise
 import pyarrow.parquet as pq
 import pytest
 
-from curate.curate import curate
-from curate.curation import Curation
-from curate.engine import LocalExecutor
 from curate.rehearse import NotStored, rehearse
 from curate.step import Silent
 from pipelines.export import texts as exported
@@ -17,6 +14,7 @@ from schemas.errors import GristmillError, RecipeError
 from schemas.manifest import read_snapshot
 from schemas.recipe_file import load_recipe
 from tests.curate.made_text import corpus, write_jsonl
+from tests.curate.published import published, rows, run
 
 RECIPE = """\
 name: made
@@ -55,24 +53,11 @@ def recipe_path(tmp_path_factory):
     return path
 
 
-def run(root, recipe_path, workers=1, changes=(), progress=None, **options):
-    return curate(Curation(root, load_recipe(recipe_path, list(changes)), LocalExecutor(workers), progress or Silent(), **options))
-
-
 @pytest.fixture(scope="module")
 def lake(recipe_path, tmp_path_factory):
     root = tmp_path_factory.mktemp("lake")
     run(root, recipe_path)
     return root
-
-
-def rows(root, table):
-    snapshot = read_snapshot(root)
-    return [row for file in snapshot.files(table) for row in pq.read_table(root / file.path, partitioning=None).to_pylist()]
-
-
-def published(root):
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file() and path.name != ".lock"}
 
 
 def test_workers_batches_and_memory_change_no_byte(recipe_path, lake, tmp_path, monkeypatch):
