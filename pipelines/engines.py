@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from curate.engine import Died, Executor, LocalExecutor
@@ -43,13 +44,22 @@ def _client(workers: int) -> Iterator[Client]:
         raise GristmillError("the dask engine needs a package", where="--engine", fix="pip install 'gristmill[dask]'") from error
     connect: Any = distributed.Client
     address = dask.config.get("scheduler-address", None)
-    here = {"n_workers": workers, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": "CRITICAL"}
-    try:
-        client = connect(address, timeout="10s") if address else connect(**here)
-    except OSError as error:
-        fix = "start `dask scheduler` there, or unset DASK_SCHEDULER_ADDRESS"
-        raise GristmillError(f"no scheduler answers: {error}", where=str(address), fix=fix) from error
-    with client:
+    if address:
+        try:
+            client = connect(address, timeout="10s")
+        except OSError as error:
+            fix = "start `dask scheduler` there, or unset DASK_SCHEDULER_ADDRESS"
+            raise GristmillError(f"no scheduler answers: {error}", where=str(address), fix=fix) from error
+        with client:
+            yield client
+        return
+    # Without an address of its own the scheduler takes port 8787 even where it shows no dashboard.
+    scheduler = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    here = {"n_workers": workers, "threads_per_worker": 1, "host": "127.0.0.1", "silence_logs": "CRITICAL", "scheduler_kwargs": scheduler}
+    with (
+        TemporaryDirectory(prefix="gristmill-dask-", dir=dask.config.get("temporary-directory", None)) as scratch,
+        connect(**here, local_directory=scratch) as client,
+    ):
         yield client
 
 
@@ -60,11 +70,24 @@ class DaskExecutor:
         self.client = client
 
     def run(self, function: Callable[..., Any], tasks: Sequence[Any], processes: bool) -> Iterator[tuple[int, Any]]:
-        """See ``Executor.run``. A task that killed more workers than the scheduler's ``allowed-failures`` is ``Died``."""
+        """See ``Executor.run``. A task is ``Died`` if it alone killed more workers than the scheduler's ``allowed-failures``.
+
+        The scheduler blames every task that waits on a worker which dies. Whoever was blamed so often that it was given up is therefore
+        done again with nothing beside it: that kills nobody, unless it was the one.
+        """
+        suspects = []
+        for position, result in self._results(function, enumerate(tasks), IN_FLIGHT * max(1, sum(self.client.nthreads().values()))):
+            if isinstance(result, Died):
+                suspects.append(position)
+            else:
+                yield position, result
+        yield from self._results(function, ((position, tasks[position]) for position in sorted(suspects)), 1)
+
+    def _results(self, function: Callable[..., Any], tasks: Iterable[tuple[int, Any]], at_once: int) -> Iterator[tuple[int, Any]]:
+        """Results of tasks, of which so many are sent at once; ``Died`` for those that the scheduler gave up."""
         import distributed
 
-        threads = sum(self.client.nthreads().values())
-        ahead = iter(enumerate(tasks))
+        ahead = iter(tasks)
         positions: dict[Any, int] = {}
         futures: Any = distributed.as_completed
         done = futures(loop=self.client.loop)
@@ -77,7 +100,7 @@ class DaskExecutor:
                 return
 
         try:
-            for _ in range(IN_FLIGHT * max(1, threads)):
+            for _ in range(at_once):
                 send()
             for future in done:
                 position = positions.pop(future)

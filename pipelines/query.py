@@ -45,14 +45,14 @@ def query_text(query: str | None, file: Path | None) -> str:
         raise QueryError(f"cannot read the query: {error}", where=str(file)) from error
 
 
-def run_query(root: Path, query: str, form: Format, out: TextIO = sys.stdout) -> None:
+def run_query(root: Path, query: str, form: Format, out: TextIO | None = None) -> None:
     """Run a query over a lake and print what it returns.
 
     Args:
         root: the lake.
         query: one statement that reads.
         form: table (the first 200 rows, for people), csv, or json (an array of objects).
-        out: where to print.
+        out: where to print, in place of standard output.
 
     Raises:
         QueryError: not SQL, not one statement, or one that does not read.
@@ -60,9 +60,9 @@ def run_query(root: Path, query: str, form: Format, out: TextIO = sys.stdout) ->
     with open_catalog(root) as db:
         cursor = execute(db, query)
         if form == "table":
-            print_result(cursor, console() if out is sys.stdout else Console(file=out, width=PLAIN_WIDTH))
+            print_result(cursor, console() if out is None else Console(file=out, width=PLAIN_WIDTH))
         else:
-            WRITERS[form](_names(cursor), rows_of(cursor), out)
+            WRITERS[form](_names(cursor), rows_of(cursor), out or sys.stdout)
 
 
 def save_query(root: Path, query: str, target: Path) -> int:

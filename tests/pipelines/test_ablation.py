@@ -34,6 +34,7 @@ def project(folder: Path) -> list[str]:
     return ["ablate", *names, "--neutral", str(folder / "neutral.yaml"), "--tokens", "2000", "--lake", str(folder / "lake")]
 
 
+@pytest.mark.timeout(900)  # seven trainers are started, and each imports torch
 def test_a_killed_comparison_goes_on_and_is_fair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command, root = project(tmp_path), tmp_path / "lake"
     process = subprocess.Popen([sys.executable, "-m", "pipelines.cli", *command], stdout=subprocess.PIPE, text=True)
@@ -59,13 +60,13 @@ def test_a_killed_comparison_goes_on_and_is_fair(tmp_path: Path, capsys: pytest.
     assert held and not held & _kept(root, capsys)
     assert read_snapshot(root).steps["decontaminate"]
 
-    run_command([*command, "--json"])
+    assert run_command([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == found
 
 
 def _kept(root: Path, capsys: pytest.CaptureFixture[str]) -> set[str]:
     """Documents that the second recipe's models were trained on."""
-    run_command(["sql", "SELECT doc_id FROM verdicts WHERE state = 'kept'", "--lake", str(root), "--json"])
+    assert run_command(["sql", "SELECT doc_id FROM verdicts WHERE state = 'kept'", "--lake", str(root), "--json"]) == 0
     return {row["doc_id"] for row in json.loads(capsys.readouterr().out)}
 
 

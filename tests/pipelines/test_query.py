@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.cli import run_command
 from pipelines.query import QueryError, run_query, save_query
 
 
@@ -20,6 +21,11 @@ def run(lake: Path, query: str, form: str) -> str:
     out = io.StringIO()
     run_query(lake, query, form, out)  # type: ignore[arg-type]
     return out.getvalue()
+
+
+def test_rows_go_to_whatever_standard_output_is(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["sql", "SELECT 1 AS one", "--json", "--lake", str(lake)]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"one": 1}]
 
 
 def test_csv_and_json_hold_every_row(lake: Path) -> None:
