@@ -36,8 +36,8 @@ from train.kernels import bias_gelu_dropout, linear_cross_entropy, rms_norm, rop
 from train.metrics import flops_per_position
 from train.model import Decoder
 from train.optim import build_optimizer
+from train.passes import to_device
 from train.policy import named_policy
-from train.step import to_device
 
 POLICIES = ("none", "selective", "sqrt", "full")
 OPTIMIZERS = ("adamw", "adafactor", "came", "sophia", "muon", "lion")

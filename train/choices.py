@@ -15,8 +15,8 @@ from schemas.store import Published, verify
 from train.data import Batch
 from train.model import Decoder
 from train.parallel import Ranks
+from train.passes import forward
 from train.precision import precision_context
-from train.step import forward
 
 
 class Choices:

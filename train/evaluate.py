@@ -13,8 +13,8 @@ from train.data import RowReader
 from train.model import Decoder
 from train.order import Ints
 from train.parallel import Ranks
+from train.passes import forward, piece_losses
 from train.precision import precision_context
-from train.step import forward, piece_losses
 
 
 def held_out_rows(reader: RowReader, rows_per_source: int) -> tuple[Ints, Ints]:

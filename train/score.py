@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from schemas.settings import Lot
 from train.data import RowReader
 from train.model import Decoder
+from train.passes import forward, piece_losses
 from train.precision import precision_context
-from train.step import forward, piece_losses
 
 
 @dataclass(frozen=True)

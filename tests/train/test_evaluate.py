@@ -15,7 +15,7 @@ from tests.train.tiny_lake import MODEL, WORDS, build
 from train.data import RowReader
 from train.evaluate import evaluate, held_out_rows
 from train.model import Decoder
-from train.step import piece_losses
+from train.passes import piece_losses
 
 
 def test_held_out_loss_and_bits_per_byte_by_source(tmp_path):

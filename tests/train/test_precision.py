@@ -28,7 +28,9 @@ def test_the_scale_moves_as_torchs_does_with_a_floor(finite, interval, saved_at)
     for number, good in enumerate(finite):
         oracle.scale(parameter.sum() if good else parameter.sum() * float("inf")).backward()
         oracle.step(optimizer)
-        oracle.update(max(1.0, oracle.get_scale() / 2) if not good and oracle.get_scale() <= 1 else None)
+        oracle.update()
+        if oracle.get_scale() < 1:
+            oracle.update(1.0)  # the floor, after the update that starts its count of finite steps anew
         optimizer.zero_grad()
         ours.update(good)
         expected = oracle.get_scale()

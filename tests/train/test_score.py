@@ -14,8 +14,8 @@ from schemas.tables import DOCUMENT_LOSSES
 from tests.train.tiny_lake import LENGTH, MODEL, WORDS, documents, pack, write_lot
 from train.data import RowReader
 from train.model import Decoder
+from train.passes import forward
 from train.score import score
-from train.step import forward
 
 
 def scored(root, lots, height):
