@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import RecipeError
@@ -19,6 +19,7 @@ from train.interrupt import Interrupted
 from train.precision import LossScale
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5), st.integers(0, 59))
 def test_the_scale_moves_as_torchs_does_with_a_floor(finite, interval, saved_at):
     oracle = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=interval)
