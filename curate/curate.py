@@ -8,6 +8,7 @@ from curate.alarms import alarms_step, refuse_alarms
 from curate.blocklists import block_steps
 from curate.curation import Curation
 from curate.deduplicate import check_preference, deduplicate_step, sign_step
+from curate.doc_index import index_step
 from curate.edit.steps import edit_documents
 from curate.estimates import estimates_step
 from curate.exclude import exclusion_steps
@@ -83,6 +84,7 @@ def publish(c: Curation) -> Snapshot:
     hold_out(c)
     c.extend(*verdicts_step(c))
     c.keep(*conservation_step(c))
+    c.extend(*index_step(c))
     c.extend(*alarms_step(c))
     refuse_alarms(c)
     carried = {} if c.earlier is None else {step: entries for step, entries in c.earlier.steps.items() if step not in c.steps}

@@ -126,12 +126,12 @@ def fill(db: Connection, root: Path, snapshot: Snapshot, state: str) -> None:
     for table in sorted(TABLES, key=lambda name: name != "events"):  # views of run tables look at events
         if table == "plans":
             files = [str(path) for path in sorted(root.glob("runs/*/*/plan.parquet"))]
-            db.execute(f"CREATE VIEW plans AS {_select('plans', files)}")
+            db.execute(f"CREATE VIEW plans AS {table_select('plans', files)}")
         elif table in LAKE_FILES:
             files = [str(root / LAKE_FILES[table])] if (root / LAKE_FILES[table]).is_file() else []
-            db.execute(f"CREATE VIEW {table} AS {_select(table, files)}")
+            db.execute(f"CREATE VIEW {table} AS {table_select(table, files)}")
         elif table in RUN_TABLES:
-            db.execute(f"CREATE VIEW {table} AS {_run_select(root, table)}")
+            db.execute(f"CREATE VIEW {table} AS {run_select(root, table)}")
         else:
             db.execute(f"CREATE VIEW {table} AS {snapshot_select(root, snapshot, table)}")
     for statement in (*MACROS, *SUMMARIES):
@@ -141,8 +141,9 @@ def fill(db: Connection, root: Path, snapshot: Snapshot, state: str) -> None:
 def snapshot_select(root: Path, snapshot: Snapshot, table: str) -> str:
     """A query for all rows of a table of a snapshot; documents carry their locator."""
     if table == "documents":
-        return _documents(root, snapshot.steps.get("read", ()))
-    return _select(table, [str(root / file.path) for file in snapshot.files(table)])
+        entries = snapshot.steps.get("read", ())
+        return documents_select(root, entries, range(len(entries)))
+    return table_select(table, [str(root / file.path) for file in snapshot.files(table)])
 
 
 def _create_info(db: Connection, root: Path, snapshot: Snapshot, state: str) -> None:
@@ -169,32 +170,42 @@ def _create_runs(db: Connection, root: Path) -> None:
     create_segment_tables(db, root)
 
 
-def _documents(root: Path, entries: Sequence[Entry]) -> str:
-    shards = [(number, entry.files["documents"].path) for number, entry in enumerate(entries) if "documents" in entry.files]
-    if not shards:
-        return f"SELECT *, NULL::UBIGINT AS locator FROM ({_select('documents', [])})"
-    return located(root, shards, [_columns("documents")])
+def documents_select(root: Path, entries: Sequence[Entry], shards: Sequence[int], where: str = "true") -> str:
+    """A query for the documents of some shards that meet a condition, with their locators."""
+    files = [(shard, entries[shard].files["documents"].path) for shard in shards if "documents" in entries[shard].files]
+    if not files:
+        return f"SELECT *, NULL::UBIGINT AS locator FROM ({table_select('documents', [])})"
+    return f"SELECT {_columns('documents')}, locator FROM ({located(root, files, ['*'])}) WHERE {where}"
 
 
-def _select(table: str, files: Sequence[str]) -> str:
+def table_select(table: str, files: Sequence[str], where: str = "true") -> str:
+    """A query for the rows of a table's files that meet a condition on its columns as they are stored."""
     if not files:
         empty = ", ".join(f'NULL::{sql_type(field.type)} AS "{field.name}"' for field in TABLES[table])
         return f"SELECT {empty} WHERE false"
-    return f"SELECT {_columns(table)} FROM read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"
+    return f"SELECT {_columns(table)} FROM read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false) WHERE {where}"
 
 
-def _run_select(root: Path, table: str) -> str:
-    """A run table of all stages, with run, position and stage from the path and whether a later attempt made the row void."""
+def run_select(root: Path, table: str, files: Sequence[str] | None = None, where: str = "true") -> str:
+    """A run table with run, position and stage from the path, and whether a later attempt made the row void.
+
+    Args:
+        root: the lake.
+        table: its name.
+        files: files to read; None is those of all stages, whenever the query runs.
+        where: condition on the columns as they are stored.
+    """
     folder = RUN_TABLES[table]
-    if not any(root.glob(f"runs/*/*/{folder}/[!.]*.parquet")):
-        plain = f"SELECT NULL::VARCHAR AS run, NULL::INTEGER AS position, NULL::VARCHAR AS stage, * FROM ({_select(table, [])})"
+    there = any(root.glob(f"runs/*/*/{folder}/[!.]*.parquet")) if files is None else files
+    if not there:
+        plain = f"SELECT NULL::VARCHAR AS run, NULL::INTEGER AS position, NULL::VARCHAR AS stage, * FROM ({table_select(table, [])})"
     else:
-        glob = literal(f"{root}/runs/*/*/{folder}/[!.]*.parquet")
+        source = literal(f"{root}/runs/*/*/{folder}/[!.]*.parquet") if files is None else f"[{', '.join(map(literal, files))}]"
         place = f"/runs/([^/]+)/([0-9]+)-([^/]+)/{folder}/"
         plain = (
             f"SELECT regexp_extract(filename, '{place}', 1) AS run, regexp_extract(filename, '{place}', 2)::INTEGER AS position,"
             f" regexp_extract(filename, '{place}', 3) AS stage, {_columns(table)}"
-            f" FROM read_parquet({glob}, filename = true, hive_partitioning = false, union_by_name = true)"
+            f" FROM read_parquet({source}, filename = true, hive_partitioning = false, union_by_name = true) WHERE {where}"
         )
     if table == "events":
         return plain

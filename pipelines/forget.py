@@ -17,6 +17,7 @@ from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.tables import table
 from pipelines.why import find_document
 from schemas.errors import GristmillError
+from schemas.manifest import Snapshot, read_snapshot
 from schemas.store import lock
 
 Json = Any
@@ -49,7 +50,8 @@ def forget(root: Path, names: Sequence[str], listing: Path | None, dry_run: bool
     if not wanted:
         raise GristmillError("no document is named", where="forget", fix="give doc_ids, source:id, or --file")
     with open_catalog(root) as db:
-        ids = sorted({_identity(db, name) for name in wanted})
+        snapshot = read_snapshot(root)
+        ids = sorted({_identity(db, root, snapshot, name) for name in wanted})
         there = {row["doc_id"] for row in ask(db, "SELECT DISTINCT doc_id FROM documents WHERE list_contains(?, doc_id)", ids)}
         lots, runs = ask(db, _LOTS, ids), ask(db, _RUNS, ids)
     report = {
@@ -76,14 +78,14 @@ def _listed(path: Path | None) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
-def _identity(db: Connection, name: str) -> str:
+def _identity(db: Connection, root: Path, snapshot: Snapshot, name: str) -> str:
     """doc_id in hex of what a user calls a document."""
     if re.fullmatch("[0-9a-fA-F]{32}", name):
         return name.lower()
     source, colon, own = name.partition(":")
     if colon:
         return user_doc_id(source, own).hex()
-    return find_document(db, name)
+    return find_document(db, root, snapshot, name)
 
 
 def _checkpoints(root: Path, runs: Sequence[dict[str, Json]]) -> list[str]:

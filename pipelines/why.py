@@ -11,10 +11,12 @@ from rich.panel import Panel
 from rich.text import Text
 
 from pipelines.catalog import Connection, ask, open_catalog
+from pipelines.one_document import named, narrow, narrow_documents, place_of
 from pipelines.query import shown
 from pipelines.tables import table
 from schemas.errors import GristmillError
 from schemas.families import FAMILIES
+from schemas.manifest import Snapshot, read_snapshot
 from schemas.signals import SIGNAL_FAMILIES
 
 Json = Any
@@ -33,10 +35,13 @@ def life(root: Path, name: str) -> dict[str, Json]:
         name: its doc_id in hex or the beginning of it, or the user's own id.
 
     Raises:
+        LakeError: there is no lake, or it holds nothing yet.
         UnknownDocument: no document has that name, or several have.
     """
     with open_catalog(root) as db:
-        doc = find_document(db, name)
+        snapshot = read_snapshot(root)
+        doc = find_document(db, root, snapshot, name)
+        narrow(db, root, snapshot, doc, place_of(root, snapshot, doc))
         document = _one(db, "SELECT * EXCLUDE (text), text[:?] AS excerpt FROM documents WHERE doc_id = ? LIMIT 1", EXCERPT, doc)
         verdict = _one(db, "SELECT * EXCLUDE (doc_id, source, locator) FROM verdicts WHERE doc_id = ?", doc)
         signals = _one(db, "SELECT * EXCLUDE (doc_id) FROM signals WHERE doc_id = ? LIMIT 1", doc)
@@ -45,7 +50,6 @@ def life(root: Path, name: str) -> dict[str, Json]:
             "document": document,
             "edits": ask(db, _EDITS, doc),
             "verdict": verdict,
-            "kept_instead": _kept_instead(db, verdict),
             "signals": signals,
             "families": {name: _one(db, f"SELECT * EXCLUDE (doc_id) FROM {name} WHERE doc_id = ? LIMIT 1", doc) for name in FAMILIES},
             "scores": ask(db, "SELECT signal, value FROM scores WHERE doc_id = ? ORDER BY signal", doc),
@@ -58,6 +62,7 @@ def life(root: Path, name: str) -> dict[str, Json]:
             "lots": ask(db, _LOTS, doc),
             "stages": ask(db, _STAGES, doc),
             "steps": ask(db, _STEPS, doc),
+            "kept_instead": _kept_instead(db, root, snapshot, verdict),
         }
 
 
@@ -84,31 +89,40 @@ FROM losses WHERE doc_id = ? AND tokens > 0 GROUP BY ALL ORDER BY run, step, att
 """
 
 
-def find_document(db: Connection, name: str) -> str:
+def find_document(db: Connection, root: Path, snapshot: Snapshot, name: str) -> str:
     """doc_id in hex of the only document with that name: the user's own id, or a doc_id or its beginning.
 
     Raises:
         UnknownDocument: none has it, or several have.
     """
-    # A whole id of the user's comes first: ids such as a1 would else be lost among the beginnings of doc_ids.
-    found: list[tuple[str]] = db.execute("SELECT DISTINCT doc_id FROM documents WHERE id = ? ORDER BY ALL LIMIT 6", [name]).fetchall()
-    prefix = name.lower()
-    if not found and prefix and set(prefix) <= set("0123456789abcdef"):
-        found = db.execute("SELECT DISTINCT doc_id FROM documents WHERE starts_with(doc_id, ?) ORDER BY ALL LIMIT 6", [prefix]).fetchall()
+    found = named(root, snapshot, name)
+    if found is None:
+        found = _sought(db, name)
     if not found:
         listing = 'gristmill sql "SELECT doc_id, id, path FROM documents"'
         hint = f"give the beginning of a doc_id in hex or the record's own id; `{listing}` lists them"
         raise UnknownDocument(f"no document {name!r}", where="why", fix=hint)
     if len(found) > 1:
-        names = ", ".join(row[0] for row in found[:5]) + (", ..." if len(found) > 5 else "")
+        names = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
         raise UnknownDocument(f"{name!r} is the name of several documents: {names}", where="why", fix="give more of its doc_id")
-    return found[0][0]
+    return found[0]
 
 
-def _kept_instead(db: Connection, verdict: Json) -> Json:
+def _sought(db: Connection, name: str) -> list[str]:
+    """The same without an index, by a look at every document."""
+    found = db.execute("SELECT DISTINCT doc_id FROM documents WHERE id = ? ORDER BY ALL LIMIT 6", [name]).fetchall()
+    prefix = name.lower()
+    if not found and prefix and set(prefix) <= set("0123456789abcdef"):
+        found = db.execute("SELECT DISTINCT doc_id FROM documents WHERE starts_with(doc_id, ?) ORDER BY ALL LIMIT 6", [prefix]).fetchall()
+    return [doc for (doc,) in found]
+
+
+def _kept_instead(db: Connection, root: Path, snapshot: Snapshot, verdict: Json) -> Json:
     if verdict is None or verdict["kept_doc_id"] is None:
         return None
-    return _one(db, "SELECT doc_id, source, id, path, record FROM documents WHERE doc_id = ? LIMIT 1", verdict["kept_doc_id"])
+    kept = verdict["kept_doc_id"]
+    narrow_documents(db, root, snapshot, kept, place_of(root, snapshot, kept))
+    return _one(db, "SELECT doc_id, source, id, path, record FROM documents WHERE doc_id = ? LIMIT 1", kept)
 
 
 def _one(db: Connection, query: str, *values: object) -> dict[str, Json] | None:
