@@ -22,7 +22,7 @@ COLLECT_EVERY = 100_000
 
 COMMANDS: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
     "Run": (run, ("run", "curate", "stage", "train", "rewind", "ablate", "score", "generate")),
-    "Ask": (ask, ("plan", "what-if", "classify train", "status", "stats", "why", "sql", "diff", "report", "ui")),
+    "Ask": (ask, ("plan", "what-if", "classify train", "status", "stats", "why", "steps", "sql", "diff", "report", "ui")),
     "Keep": (keep, ("forget", "snapshot", "export")),
     "Set up": (set_up, ("init", "schema", "doctor")),
 }

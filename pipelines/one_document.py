@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from schemas.manifest import Entry, Snapshot
 from schemas.segments import allotments, read_segments
 from schemas.tables import TABLES
 from train.inverse import steps_of_rows
+from train.order import Ints
 
 _PART = re.compile(r"a\d+-s(\d+)-(\d+)\.parquet")
 
@@ -137,29 +138,29 @@ def _files(snapshot: Snapshot, place: Place | None) -> dict[str, list[str]]:
     return found
 
 
-def _steps(root: Path, snapshot: Snapshot, place: Place) -> Mapping[str, Sequence[int]]:
+def _steps(root: Path, snapshot: Snapshot, place: Place) -> Mapping[str, Ints]:
     """Steps of each run at which a document's rows stand; runs that have lots of another snapshot are left out: any of their steps may."""
     shard_rows: dict[str, list[int]] = {}
     for entry in snapshot.steps.get("pack", ()):
         if "shards" in entry.files:
             shard_rows.setdefault(entry.label.rpartition("/")[0], []).append(entry.files["shards"].rows)
-    found: dict[str, Sequence[int]] = {}
+    found: dict[str, Ints] = {}
     for path in sorted(root.glob("runs/*/segments.json")):
         segments = read_segments(path)
         if all(a.lot in shard_rows for segment in segments for a in allotments(segment)):
             known = place.lot in shard_rows
             rows = np.array(place.rows if known else (), dtype=np.int64)
-            found[path.parent.name] = steps_of_rows(segments, str(place.lot), shard_rows.get(str(place.lot), [1]), rows).tolist()
+            found[path.parent.name] = steps_of_rows(segments, str(place.lot), shard_rows.get(str(place.lot), [1]), rows)
     return found
 
 
-def parts(root: Path, table: str, steps: Mapping[str, Sequence[int]] | None) -> list[str]:
-    """Files of a run table that may hold some steps, by run; all files of the runs that are not named."""
+def parts(root: Path, table: str, steps: Mapping[str, Ints] | None) -> list[str]:
+    """Files of a run table that may hold some steps, ascending, by run; all files of the runs that are not named."""
     return [str(path) for path in _parts(root, table, steps or {})]
 
 
-def _parts(root: Path, table: str, steps: Mapping[str, Sequence[int]]) -> Iterator[Path]:
+def _parts(root: Path, table: str, steps: Mapping[str, Ints]) -> Iterator[Path]:
     for path in sorted(root.glob(f"runs/*/*/{RUN_TABLES[table]}/[!.]*.parquet")):
         wanted, part = steps.get(path.parents[2].name), _PART.fullmatch(path.name)
-        if wanted is None or part is None or any(int(part[1]) <= step < int(part[2]) for step in wanted):
+        if wanted is None or part is None or np.searchsorted(wanted, int(part[1])) < np.searchsorted(wanted, int(part[2])):
             yield path

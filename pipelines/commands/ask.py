@@ -102,6 +102,24 @@ def why(
     show(life(lake.absolute(), document), json, print_life)
 
 
+def steps(
+    steps: Annotated[str, Parameter(help="Steps A..B of a run, both included, or one.")],
+    /,
+    *,
+    run: Annotated[str | None, Parameter(help="Run name; needed only where the lake has several.")] = None,
+    limit: Annotated[int, Parameter(help="Documents to list, the hardest first; 0 lists all.")] = 20,
+    lake: Lake = LAKE,
+    json: Json = False,
+) -> None:
+    """Tell which documents some steps saw: by source, and each with its loss and what became of it in every snapshot."""
+    from pipelines.generate import only_run
+    from pipelines.steps import parse_steps, print_seen, seen
+
+    root = lake.absolute()
+    first, last = parse_steps(steps)
+    show(seen(root, run or only_run(root), first, last, limit), json, print_seen)
+
+
 def sql(
     query: Annotated[str | None, Parameter(help="One query; without one, standard input, at a terminal a prompt.")] = None,
     /,

@@ -1,20 +1,26 @@
-"""What the index finds of a document equals what a look at everything finds, for every document of a lake with two runs' ledgers."""
+"""What the index finds equals what a look at everything finds, of documents and of steps, in a lake with two runs' ledgers."""
 
 from __future__ import annotations
 
+import io
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import pipelines.one_document
 from pipelines.catalog import ask, open_catalog
 from pipelines.parameters import RunParameters
 from pipelines.progress import reporter
 from pipelines.run import curate_lake, plan_stage
+from pipelines.snapshots import keep_snapshot
+from pipelines.steps import parse_steps, print_seen, seen
 from pipelines.tables import console
 from pipelines.why import UnknownDocument, life
+from schemas.errors import GristmillError
 from schemas.manifest import read_snapshot
 from tests.pipelines.tiny import write_project
 from train.ledger import Recorder
@@ -83,5 +89,48 @@ def test_only_the_parts_of_its_steps_are_read(lake: Path) -> None:
     found = life(lake, doc)
     place = pipelines.one_document.place_of(lake, snapshot, found["doc_id"])
     assert place is not None and place.lot == found["lots"][0]["lot"] and list(place.rows) == found["lots"][0]["rows"]
-    read = [Path(part) for part in pipelines.one_document.parts(lake, "losses", {"two": [5], "one": []})]
+    read = [Path(part) for part in pipelines.one_document.parts(lake, "losses", {"two": np.array([5]), "one": np.array([])})]
     assert [(part.parents[2].name, part.name) for part in read] == [("two", "a0000-s00000004-00000008.parquet")]
+
+
+@pytest.mark.parametrize(("run", "void"), [("one", 3), ("two", 3)])
+def test_steps_tell_their_documents_by_source(lake: Path, run: str, void: int) -> None:
+    found = seen(lake, run, 5, 8, 0)
+    assert (found["seen"], found["void"]) == (4, void)
+    status = "run = ? AND step BETWEEN 5 AND 8 AND status = 'seen'"
+    with open_catalog(lake) as db:
+        whole = ask(db, f"SELECT doc_id, sum(tokens)::INT AS tokens, sum(loss) AS loss FROM losses WHERE {status} GROUP BY ALL", run)
+        rows = ask(db, f"SELECT source, count(*) AS n FROM ledger WHERE {status} GROUP BY ALL ORDER BY ALL", run)
+        duplicates = ask(db, "SELECT kept_doc_id AS doc, count(*) AS n FROM clusters GROUP BY ALL")
+    expected = {each["doc_id"]: (each["tokens"], pytest.approx(each["loss"] / each["tokens"])) for each in whole if each["tokens"]}
+    assert {each["doc_id"]: (each["tokens"], each["loss"]) for each in found["documents"]} == expected
+    assert [each["loss"] for each in found["documents"]] == sorted((each["loss"] for each in found["documents"]), reverse=True)
+    assert [(each["source"], each["rows"]) for each in found["sources"]] == [(each["source"], each["n"]) for each in rows]
+    stands = {each["doc"]: each["n"] for each in duplicates}
+    assert {each["doc_id"]: each["duplicates"] for each in found["documents"]} == {doc: stands.get(doc, 0) for doc in expected}
+    assert {verdict["state"] for each in found["documents"] for verdict in each["verdicts"]} == {"kept"}
+
+
+def test_a_document_that_a_later_snapshot_drops_tells_both_verdicts(lake: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(lake, tmp_path / "lake")
+    keep_snapshot(root, "before")
+    write_project(tmp_path)
+    asked = RunParameters(recipe=tmp_path / "recipe.yaml", lake=root, workers=1, changes=("rules.0.sql=n_words < 80",))
+    with reporter(console(stderr=True)) as progress:
+        curate_lake(asked, asked.load(), progress)
+    found = seen(root, "one", 0, 11, 3)
+    assert len(found["documents"]) == 3
+    every = seen(root, "one", 0, 11, 0)["documents"]
+    assert {verdict["state"] for each in every for verdict in each["verdicts"]} >= {"kept", "dropped"}
+    out = io.StringIO()
+    print_seen(found | {"documents": every}, Console(file=out, width=200))
+    assert "dropped, too_short; kept in before" in out.getvalue()
+
+
+def test_steps_that_were_not_taken_are_refused(lake: Path) -> None:
+    assert parse_steps("7") == (7, 7) and parse_steps("7..9") == (7, 9)
+    for text in ("9..7", "a", "..", "-1"):
+        with pytest.raises(GristmillError, match="no range of steps"):
+            parse_steps(text)
+    with pytest.raises(GristmillError, match="has no rows of steps"):
+        seen(lake, "one", 500, 600, 0)
