@@ -18,6 +18,7 @@ from typing import Any, Literal
 from schemas.adaptive import AdaptiveSettings
 from schemas.errors import RecipeError, nearest
 from schemas.model import ModelSettings as ModelSettings
+from schemas.parallel import ParallelSettings
 from schemas.store import read_json
 
 
@@ -156,8 +157,8 @@ class TrainSettings:
         checkpoint_async: make checkpoints durable while training goes on; it holds a copy of weights and optimizer in the CPU's memory.
         keep_last: checkpoints kept besides the best.
         keep_every: checkpoints before steps of the run that are multiples of it are kept as well; 0 is none.
-        parallel: of several ranks: replicate (each holds everything) or shard (parameters, gradients and optimizer states are spread over
-            ranks, by block: FSDP2).
+        parallel: of several ranks: replicate (each holds everything), shard (parameters, gradients and optimizer states are spread over
+            ranks, by block: FSDP2), or a layout with tensor and pipeline parallelism besides.
         log_every: steps between lines of output and metric rows.
         threads: torch threads; 0 means all cores. They are part of what a bit-exact resume needs.
         optimizer: the optimizer.
@@ -188,7 +189,7 @@ class TrainSettings:
     checkpoint_async: bool = False
     keep_last: int = 2
     keep_every: int = 0
-    parallel: Literal["replicate", "shard"] = "replicate"
+    parallel: Literal["replicate", "shard"] | ParallelSettings = "replicate"
     log_every: int = 10
     threads: int = 0
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
@@ -327,9 +328,10 @@ def build(kind: Any, value: Any, where: str = "") -> Any:
     if dataclasses.is_dataclass(kind):
         return _build_dataclass(kind, value, where)
     if origin in (types.UnionType, typing.Union):
-        if value is None:
+        if value is None and type(None) in arguments:
             return None
-        return build(next(a for a in arguments if a is not type(None)), value, where)
+        kinds = [a for a in arguments if a is not type(None)]
+        return build(next((a for a in kinds if dataclasses.is_dataclass(a) is isinstance(value, dict)), kinds[0]), value, where)
     if origin is Literal:
         if value not in arguments:
             raise RecipeError(f"{value!r} is not one of {', '.join(map(str, arguments))}", where=where)

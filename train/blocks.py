@@ -15,32 +15,39 @@ from schemas.settings import ModelSettings
 from train.attention import Packing, attend
 from train.kernels import bias_gelu_dropout, layer_norm, rms_norm, rope, swiglu
 from train.recompute import run_selectively
+from train.tensor_split import own
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm with a gain."""
+    """Root-mean-square norm with a gain.
+
+    Attributes:
+        in_part: it sees a part of the positions, so that its gradients are parts of a sum (``train.tensor_parallel``).
+    """
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
+        self.in_part = False
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise (..., d)."""
-        return rms_norm(x, self.weight, self.eps)
+        return rms_norm(x, own(self.weight, self.in_part), self.eps)
 
 
 class LayerNorm(nn.Module):
-    """Layer norm with a gain and a bias."""
+    """Layer norm with a gain and a bias; ``in_part`` as of ``RMSNorm``."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
+        self.in_part = False
         self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise (..., d)."""
-        return layer_norm(x, self.weight, self.bias, self.eps)
+        return layer_norm(x, own(self.weight, self.in_part), own(self.bias, self.in_part), self.eps)
 
 
 def norm(settings: ModelSettings) -> RMSNorm | LayerNorm:
@@ -49,24 +56,21 @@ def norm(settings: ModelSettings) -> RMSNorm | LayerNorm:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; with rotary positions where the packing has angles."""
+    """Grouped-query attention; with rotary positions where the packing has angles. Under tensor parallel it sees its rank's heads."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.heads, self.kv_heads = settings.heads, settings.all_kv_heads
         self.head_width = settings.width // settings.heads
-        biased = settings.kind == "gpt2"
-        self.q = nn.Linear(settings.width, self.heads * self.head_width, bias=biased)
-        self.k = nn.Linear(settings.width, self.kv_heads * self.head_width, bias=biased)
-        self.v = nn.Linear(settings.width, self.kv_heads * self.head_width, bias=biased)
-        self.out = nn.Linear(self.heads * self.head_width, settings.width, bias=biased)
+        width, biased = settings.all_kv_heads * self.head_width, settings.kind == "gpt2"
+        self.q = nn.Linear(settings.width, settings.width, bias=biased)
+        self.k = nn.Linear(settings.width, width, bias=biased)
+        self.v = nn.Linear(settings.width, width, bias=biased)
+        self.out = nn.Linear(settings.width, settings.width, bias=biased)
 
     def forward(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
         """Attend over (B, L, d)."""
         batch, length, _ = x.shape
-        q = self.q(x).view(batch, length, self.heads, self.head_width)
-        k = self.k(x).view(batch, length, self.kv_heads, self.head_width)
-        v = self.v(x).view(batch, length, self.kv_heads, self.head_width)
+        q, k, v = (project(x).view(batch, length, -1, self.head_width) for project in (self.q, self.k, self.v))
         if packing.cos is not None and packing.sin is not None:
             q, k = rope(q, k, packing.cos, packing.sin)
         out: torch.Tensor = self.out(attend(q, k, v, packing.mask).reshape(batch, length, -1))
@@ -101,11 +105,11 @@ class BiasGELU(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Transform (B, L, d)."""
-        x = self.up(x)
+        x, bias = self.up(x), own(self.up_bias)
         if self.approximate:
-            x = gelu((x + self.up_bias).float(), approximate="tanh").to(x.dtype)
+            x = gelu((x + bias).float(), approximate="tanh").to(x.dtype)
         else:
-            x = bias_gelu_dropout(x, self.up_bias, 0.0, 0, 0)
+            x = bias_gelu_dropout(x, bias, 0.0, 0, 0)
         y: torch.Tensor = self.down(x)
         return y
 

@@ -7,7 +7,6 @@ import inspect
 import torch
 
 from schemas.errors import RecipeError
-from schemas.settings import TrainSettings
 from train.compiling import why_not
 from train.model import Decoder
 from train.optim import OPTIMIZERS, build_optimizer
@@ -17,6 +16,7 @@ from train.precision import precision_context, store_weights
 from train.recompute import measure_block
 from train.sharding import shard_model
 from train.stage import Stage
+from train.tensor_parallel import split_model
 
 
 def build_model(stage: Stage, ranks: Ranks) -> Decoder:
@@ -29,35 +29,26 @@ def build_model(stage: Stage, ranks: Ranks) -> Decoder:
     model = Decoder(settings.model, settings.vocabulary, settings.row_length, settings.seed, z_loss=training.z_loss)
     store_weights(model.parameters(), training.precision)
     model.to(ranks.device)
+    mesh, layout = ranks.mesh, ranks.layout
+    if mesh is not None and layout.tensor > 1:
+        split_model(model, mesh["tensor"], sequence=layout.sequence)
     if policy is None:
         policy = choose_policy(block_bytes(stage, model, ranks), layers, training.recompute_budget_mib << 20)
     model.set_recompute(policy)
-    if training.parallel == "shard" and ranks.world > 1:
-        _check_sharded(training)
-        shard_model(model, ranks.device)
+    if mesh is not None and ranks.sharded:
+        shard_model(model, mesh["data"])
     return model
-
-
-def _check_sharded(training: TrainSettings) -> None:
-    """Refuse what shards cannot do yet, by field."""
-    optimizer = training.optimizer
-    for field, fits, wrong in (
-        ("precision", training.precision != "bf16_weights", "keeps weights of two types, and a shard group has one"),
-        ("compile", not training.compile, "has not been shown to work with sharded blocks"),
-        ("optimizer.name", optimizer.name not in ("kfac", "lbfgs"), f"{optimizer.name} needs whole gradients"),
-        ("optimizer.options", optimizer.options.get("estimator") != "hutchinson", "second derivatives need whole parameters"),
-    ):
-        if not fits:
-            raise RecipeError(f"under parallel: shard this {wrong}", where=f"training.{field}", fix="change it, or set parallel: replicate")
 
 
 def block_bytes(stage: Stage, model: Decoder, ranks: Ranks) -> BlockBytes:
     """Measure what a block holds for the backward pass, on the stage's largest shape."""
-    shape = (stage.micro_rows(ranks.world), stage.settings.row_length)
+    shape = (stage.micro_rows(ranks.data_ranks), stage.settings.row_length)
     numbers = torch.zeros(shape, dtype=torch.int64, device=ranks.device)
     x = torch.zeros(*shape, stage.settings.model.width, device=ranks.device)
+    if model.split is not None:
+        x = model.split.positions(x)
     with precision_context(stage.settings.training.precision, ranks.device):
-        return measure_block(model.blocks[0], x, model.packing(numbers, numbers))
+        return measure_block(model.own_blocks[0], x, model.packing(numbers, numbers))
 
 
 def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer:

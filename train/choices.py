@@ -79,9 +79,9 @@ def evaluate_choices(
     try:
         for one in sets:
             nats = np.zeros(len(one.tokens))
-            for first in range(0, len(nats), height * ranks.world):
+            for first in range(0, len(nats), height * ranks.data_ranks):
                 pause()
-                mine = range(first + ranks.rank, min(first + height * ranks.world, len(nats)), ranks.world)
+                mine = range(first + ranks.data_rank, min(first + height * ranks.data_ranks, len(nats)), ranks.data_ranks)
                 with precision_context(precision, ranks.device):
                     losses = forward(model, one.batch(mine, height, model.length), ranks.device).double().cpu().numpy()
                 for row, option in enumerate(mine):

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from train.clipping import global_norm
 from train.kernels import grad_norm
 from train.optim.kfac import KFAC
 from train.optim.sophia import Sophia
@@ -39,7 +40,7 @@ def _sampled_labels(optimizer: Sophia | KFAC, passes: Passes) -> None:
                 losses = model.sampled_loss(*to_device(batch, passes.ranks.device))
             passes.backward(losses)
     passes.sum_gradients()
-    finite = math.isfinite(float(grad_norm([p.grad for p in model.parameters() if p.grad is not None])))
+    finite = math.isfinite(float(global_norm(list(model.parameters()), passes.ranks)))
     if isinstance(optimizer, KFAC):
         optimizer.update_curvature(labels=passes.count / passes.scale, keep=finite)
     elif finite:

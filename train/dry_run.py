@@ -10,6 +10,7 @@ import torch
 
 from train.build import build_model, build_stage_optimizer
 from train.compiling import compile_blocks, why_not
+from train.layout import layout_for
 from train.parallel import Ranks
 from train.stage import Stage
 from train.step import StepRules, train_step
@@ -21,13 +22,14 @@ def dry_run(root: Path, folder: str, ranks: Ranks, *, threads: int = 0) -> str:
     """Build a stage and do its first step twice; return memory by part, and time, as text."""
     stage = Stage.open(root, folder)
     training = stage.settings.training
+    ranks = ranks.laid_out(layout_for(stage.settings, ranks.world))
     if threads or training.threads:
         torch.set_num_threads(threads or training.threads)
     model = build_model(stage, ranks)
     optimizer = build_stage_optimizer(stage, model)
     if training.compile and not why_not(ranks.device):
         compile_blocks(model)
-    batches = stage.micro_batches(stage.first_step, ranks.rank, ranks.world)
+    batches = stage.micro_batches(stage.first_step, ranks.data_rank, ranks.data_ranks, alike=ranks.sharded)
     seconds = []
     for _ in range(2):  # the second is free of compilation and first allocations
         began = time.perf_counter()

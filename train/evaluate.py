@@ -58,9 +58,9 @@ def evaluate(
     rate = np.array([lot.bytes_per_token for lot in reader.lots])
     model.eval()
     try:
-        for first in range(0, len(rows), height * ranks.world):
+        for first in range(0, len(rows), height * ranks.data_ranks):
             pause()
-            mine = slice(first + ranks.rank, first + height * ranks.world, ranks.world)
+            mine = slice(first + ranks.data_rank, first + height * ranks.data_ranks, ranks.data_ranks)
             batch = reader.read(lots[mine], rows[mine], height)
             with precision_context(precision, ranks.device):
                 losses = forward(model, batch, ranks.device)

@@ -16,6 +16,8 @@ from schemas.errors import LakeError
 from schemas.hf_config import numbers_of, positions_of
 from schemas.settings import ModelSettings, build
 from schemas.store import read_json
+from train.model import Decoder
+from train.sharding import load_weights
 from train.tensor_file import read_tensors
 
 State = dict[str, torch.Tensor]
@@ -95,7 +97,7 @@ def _turn(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.T if tensor.ndim == 2 else tensor
 
 
-def load_pretrained(model: torch.nn.Module, folder: Path, shape: dict[str, Any], settings: ModelSettings) -> None:
+def load_pretrained(model: Decoder, folder: Path, shape: dict[str, Any], settings: ModelSettings) -> None:
     """Load the weights of a folder with ``config.json`` and safetensors into a decoder.
 
     Args:
@@ -135,6 +137,6 @@ def load_pretrained(model: torch.nn.Module, folder: Path, shape: dict[str, Any],
     if settings.tied:
         state.pop("lm_head.weight", None)
     try:
-        model.load_state_dict({name: tensor.float() for name, tensor in from_hf(state, settings).items()})
+        load_weights(model, {name: tensor.float() for name, tensor in from_hf(state, settings).items()})
     except RuntimeError as error:
         raise LakeError(f"the weights do not fit: {error}", where=where, fix="get the folder again, with all its files") from error

@@ -31,6 +31,7 @@ from train.early_stop import EarlyStop
 from train.evaluate import evaluate
 from train.interchange import load_pretrained
 from train.interrupt import Interrupt, Interrupted
+from train.layout import layout_for
 from train.ledger import Recorder, next_attempt
 from train.metrics import Meter, step_values
 from train.optim.packaged import weights_in_use
@@ -87,7 +88,8 @@ class Trainer:
     """
 
     def __init__(self, stage: Stage, ranks: Ranks, interrupt: Interrupt, *, threads: int = 0, allow_mismatch: bool = False) -> None:
-        self.stage, self.ranks, self.interrupt, self.settings = stage, ranks, interrupt, stage.settings
+        self.stage, self.interrupt, self.settings = stage, interrupt, stage.settings
+        self.ranks = ranks = ranks.laid_out(layout_for(stage.settings, ranks.world))
         self.training = training = stage.settings.training
         local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(threads or training.threads or max(1, (os.cpu_count() or 1) // local_ranks))
@@ -111,7 +113,6 @@ class Trainer:
             stage.root,
             self.settings.folder,
             ranks,
-            sharded=ranks.world > 1 and training.parallel == "shard",
             asynchronous=training.checkpoint_async,
             last=training.keep_last,
             every=training.keep_every,
@@ -129,7 +130,7 @@ class Trainer:
         if missing:
             notices.append(f"training without torch.compile: {missing}")
         compiled = self.training.compile and not missing
-        self.computed, self.circumstances = facts(stage, compiled=compiled, world=self.ranks.world, device=self.ranks.device)
+        self.computed, self.circumstances = facts(stage, compiled=compiled, ranks=self.ranks)
         checkpoint, faults = newest(stage.root, self.settings.folder)
         notices += [f"passed over a checkpoint: {fault}" for fault in faults]
         if checkpoint is not None:
@@ -181,7 +182,7 @@ class Trainer:
         began = time.perf_counter()
         stage, training, step = self.stage, self.training, self.step
         done = step - stage.first_step
-        batches = stage.micro_batches(step, self.ranks.rank, self.ranks.world)
+        batches = stage.micro_batches(step, self.ranks.data_rank, self.ranks.data_ranks, alike=self.ranks.sharded)
         waited = time.perf_counter() - began
         rate = self._set_learning_rate()
         result = train_step(
@@ -195,8 +196,9 @@ class Trainer:
         )
         rows = stage.rows(step)
         self.recorder.rows(step, stage.span(step)[0], rows)
-        for micro, sums in zip(batches, result.pieces, strict=True):
-            self.recorder.pieces(step, micro, sums)
+        if self.ranks.first_of_rows:
+            for micro, sums in zip(batches, result.pieces, strict=True):
+                self.recorder.pieces(step, micro, sums)
         if result.skipped:
             self._skip(result)
         else:
@@ -251,7 +253,7 @@ class Trainer:
         return due and self.evaluated != self.step and bool(self.stage.holdout.lots) and self.training.eval_rows > 0
 
     def _evaluate(self) -> None:
-        height, precision = self.stage.micro_rows(self.ranks.world), self.training.precision
+        height, precision = self.stage.micro_rows(self.ranks.data_ranks), self.training.precision
         with weights_in_use(self.optimizer):
             found = evaluate(
                 self.model,

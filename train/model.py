@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, embedding
 
 from schemas.errors import RecipeError
 from schemas.settings import ModelSettings
@@ -21,6 +21,7 @@ from train.blocks import Block, norm
 from train.kernels import linear_cross_entropy
 from train.policy import NONE, Policy
 from train.recompute import run_blocks
+from train.tensor_split import TensorSplit, own
 
 
 class Decoder(nn.Module):
@@ -28,6 +29,7 @@ class Decoder(nn.Module):
 
     Attributes:
         flex: attend by flex attention, or not; None is on CUDA only.
+        split: how a tensor group splits it; None where it is whole.
 
     Args:
         settings: its sizes.
@@ -56,6 +58,7 @@ class Decoder(nn.Module):
         self.head = None if settings.tied else nn.Linear(settings.width, vocabulary, bias=False)
         self.position_embedding = nn.Embedding(length, settings.width) if settings.kind == "gpt2" else None
         self.flex: bool | None = None
+        self.split: TensorSplit | None = None
         if settings.kind == "llama":
             angles = torch.outer(torch.arange(length).float(), rotary_frequencies(settings))
             self.register_buffer("cos", angles.cos(), persistent=False)
@@ -75,9 +78,13 @@ class Decoder(nn.Module):
     def set_recompute(self, policy: Policy) -> None:
         """Set what is computed again in the backward pass; before blocks are compiled."""
         self.recompute = policy
-        for block in self.blocks:
-            assert isinstance(block, Block)
+        for block in self.own_blocks:
             block.selective = policy.selective
+
+    @property
+    def own_blocks(self) -> list[Block]:
+        """The blocks that this rank has."""
+        return [block for block in self.blocks if isinstance(block, Block)]
 
     @property
     def output_weight(self) -> torch.Tensor:
@@ -94,20 +101,35 @@ class Decoder(nn.Module):
 
     def hidden(self, tokens: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """(B, L, d) normed output of the last block."""
-        x = self.embedding(tokens)
+        x = run_blocks(self.own_blocks, self.embedded(tokens, positions), self.packing(documents, positions), self.recompute.group)
+        return self.normed(x)
+
+    def embedded(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """(B, L, d) input of the first block; under a split by positions this rank's."""
+        x: torch.Tensor = self.embedding(tokens)
         if x.dtype == torch.bfloat16:  # of weights kept in it; the residual stream is FP32
             x = x.float()
-        if self.position_embedding is not None:
-            x = dropout(x + self.position_embedding(positions), self.settings.dropout, self.training)
-        x = run_blocks(list(self.blocks), x, self.packing(documents, positions), self.recompute.group)
+        if self.position_embedding is None:
+            return x
+        in_part = self.split is not None and self.split.sequence
+        positions = positions if self.split is None else self.split.positions(positions)
+        return dropout(x + embedding(positions, own(self.position_embedding.weight, in_part)), self.settings.dropout, self.training)
+
+    def normed(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, L, d) normed output of the last block, whole."""
         y: torch.Tensor = self.norm(x)
-        return y
+        return y if self.split is None else self.split.whole(y)
+
+    def losses(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """(B, L) losses of a normed output, see ``forward``."""
+        flat, z_loss = hidden.flatten(0, 1), self.z_loss if self.training else 0.0
+        if self.split is not None:
+            return self.split.losses(flat, self.output_weight, targets.flatten(), z_loss).view(targets.shape)
+        return linear_cross_entropy(flat, self.output_weight, targets.flatten(), z_loss=z_loss).view(targets.shape)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """(B, L) FP32 cross-entropy in nats at each position, while training with z-loss; 0 where the target is -100; all (B, L) int64."""
-        hidden = self.hidden(tokens, documents, positions).flatten(0, 1)
-        losses = linear_cross_entropy(hidden, self.output_weight, targets.flatten(), z_loss=self.z_loss if self.training else 0.0)
-        return losses.view(tokens.shape)
+        return self.losses(self.hidden(tokens, documents, positions), targets)
 
     def sampled_loss(self, tokens: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Sum of cross-entropy with labels drawn from the model's own distribution, at the positions that have a target."""
@@ -115,8 +137,13 @@ class Decoder(nn.Module):
         at = (targets.flatten() >= 0).nonzero()[:, 0]
         hidden = hidden[at]
         with torch.no_grad():
-            drawn = [torch.multinomial((part @ self.output_weight.T).float().softmax(-1), 1)[:, 0] for part in torch.split(hidden, 1024)]
-        return linear_cross_entropy(hidden, self.output_weight, torch.cat(drawn), reduction="sum")
+            drawn = torch.cat([torch.multinomial(self._logits(part).float().softmax(-1), 1)[:, 0] for part in hidden.split(1024)])
+        if self.split is not None:
+            return self.split.losses(hidden, self.output_weight, self.split.agreed(drawn), 0.0).sum()
+        return linear_cross_entropy(hidden, self.output_weight, drawn, reduction="sum")
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden @ self.output_weight.T if self.split is None else self.split.logits(hidden, self.output_weight)
 
     def next_logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """(B, V) FP32 logits after the last token of (B, L) rows that are one document each."""

@@ -86,7 +86,7 @@ class Passes:
     def inputs(self) -> Iterator[Batch]:
         """Each micro-batch's rows, with everything random seeded for it."""
         for number, micro in enumerate(self.batches):
-            torch.manual_seed(seed_for(*self.seed, number, self.ranks.rank))
+            torch.manual_seed(seed_for(*self.seed, number, self.ranks.noise_rank))
             yield micro.batch
 
     def context(self) -> AbstractContextManager[None]:

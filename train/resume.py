@@ -14,24 +14,29 @@ from schemas.errors import LakeError
 from schemas.settings import read_outcome
 from train.checkpoint import Checkpoint, load
 from train.interchange import IMPORTED
-from train.sharding import cut, cut_optimizer
+from train.model import Decoder
+from train.parallel import Ranks
+from train.sharding import cut_optimizer, load_weights
 from train.stage import Stage
 
 Facts = dict[str, Any]
 
 
-def facts(stage: Stage, *, compiled: bool, world: int, device: torch.device) -> tuple[Facts, Facts]:
+def facts(stage: Stage, *, compiled: bool, ranks: Ranks) -> tuple[Facts, Facts]:
     """What the losses depend on: settings that change what is computed, and circumstances that change its last bits."""
     training = stage.settings.training
     computed = {name: getattr(training, name) for name in ("precision", "tf32", "z_loss", "clip")}
     for name in ("optimizer", "schedule", "plateau", "spikes"):
         value = getattr(training, name)
         computed[name] = None if value is None else dataclasses.asdict(value)
+    device, layout = ranks.device, ranks.layout
+    split = {"tensor": layout.tensor, "pipeline": layout.pipeline}
+    beyond = ", ".join(f"{name} {size}" for name, size in split.items() if size > 1)
     circumstances = {
-        "ranks": world,
+        "ranks": f"{ranks.world} ({beyond}{' by positions' * layout.sequence})" if beyond else ranks.world,
         "threads": torch.get_num_threads(),
         "compiled": compiled,
-        "micro_batch_rows": stage.micro_rows(world),
+        "micro_batch_rows": stage.micro_rows(ranks.data_ranks),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability(),
         "torch": str(torch.__version__),
     }
@@ -103,7 +108,7 @@ def earlier_checkpoint(stage: Stage) -> Checkpoint | None:
     return checkpoint
 
 
-def restore(checkpoint: Checkpoint, model: torch.nn.Module, optimizer: torch.optim.Optimizer, shape: Facts, *, same_stage: bool) -> None:
+def restore(checkpoint: Checkpoint, model: Decoder, optimizer: torch.optim.Optimizer, shape: Facts, *, same_stage: bool) -> None:
     """Load model and optimizer; from an earlier stage the optimizer keeps its state and takes the new stage's settings.
 
     Raises:
@@ -118,9 +123,7 @@ def restore(checkpoint: Checkpoint, model: torch.nn.Module, optimizer: torch.opt
             raise LakeError(
                 f"the {what} is another: {now}, the checkpoint has {before}", where=where, fix=f"keep the {what} over all stages"
             )
-    own_parameters = dict(model.named_parameters())
-    weights = checkpoint.tensors("model")
-    model.load_state_dict({name: cut(value, own_parameters[name]) if name in own_parameters else value for name, value in weights.items()})
+    load_weights(model, checkpoint.tensors("model"))
     loaded = cut_optimizer(checkpoint.tensors("optimizer"), optimizer)
     if not same_stage:
         fresh = optimizer.state_dict()["param_groups"]

@@ -1,8 +1,8 @@
 """Saves checkpoints beside the training: a copy is taken between two steps, and a thread makes it durable while training goes on.
 
 Failure model. One save is pending at most; the next, an interrupt and the end of the stage wait for it. Until it is durable nothing names
-it and nothing older is pruned, so a process that dies meanwhile resumes from the checkpoint before. Under sharding each rank writes its own
-part into one staging folder and then says so in a file; rank 0 publishes the whole when all have.
+it and nothing older is pruned, so a process that dies meanwhile resumes from the checkpoint before. Where parameters are split each rank
+writes its own part into one staging folder and then says so in a file; rank 0 publishes the whole when all have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class Saver:
         root: the lake.
         folder: the stage's folder in it.
         ranks: all ranks.
-        sharded: every rank has parts of its own to write; otherwise rank 0 writes all.
         asynchronous: return once a copy is taken.
         last: newest checkpoints that stay.
         every: checkpoints before steps that are multiples of it stay too; 0 is none.
@@ -38,8 +37,8 @@ class Saver:
         seconds: how long the last save took until it was durable, None before any.
     """
 
-    def __init__(self, root: Path, folder: str, ranks: Ranks, *, sharded: bool, asynchronous: bool, last: int, every: int) -> None:
-        self.root, self.folder, self.ranks, self.sharded, self.asynchronous = root, folder, ranks, sharded, asynchronous
+    def __init__(self, root: Path, folder: str, ranks: Ranks, *, asynchronous: bool, last: int, every: int) -> None:
+        self.root, self.folder, self.ranks, self.asynchronous = root, folder, ranks, asynchronous
         self.last, self.every = last, every
         self.seconds: float | None = None
         self._thread: threading.Thread | None = None
@@ -61,7 +60,7 @@ class Saver:
         self.wait()
         began = time.perf_counter()
         staging = self.ranks.broadcast(f"{TEMPORARY}{secrets.token_hex(8)}-{Path(path).name}")
-        if self.sharded or self.ranks.first:
+        if self.ranks.part is not None:
             found = {name: to_pieces(value) for name, value in tensors().items()}
             if self.asynchronous:
                 found = self._copy = copied(found, self._copy)
@@ -99,8 +98,8 @@ class Saver:
 
     def _write(self, path: str, staging: str, tensors: dict[str, Any], state: dict[str, Any], keep: set[str], began: float) -> None:
         folder = (self.root / path).parent / staging
-        parts = self.ranks.world if self.sharded else 1
-        write_part(folder, tensors, self.ranks.rank, parts)
+        part, parts = self.ranks.part or 0, self.ranks.parts
+        write_part(folder, tensors, part, parts)
         if self.ranks.first:
             publish_parts(folder, self.root / path, state, parts)
             prune(self.root, self.folder, keep, self.last, self.every)

@@ -6,14 +6,13 @@ A piece of a sharded tensor is a dict of its local values, their offset and the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from train.model import Decoder
 from train.optim.shards import place_of
@@ -21,15 +20,21 @@ from train.optim.shards import place_of
 _PIECE = "gristmill.piece"
 
 
-def shard_model(model: Decoder, device: torch.device) -> None:
-    """Shard each block, and the rest as one, over all ranks; gradients are summed over them, as the global token count wants."""
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    for module in (model, *model.blocks):
-        module.set_gradient_divide_factor(1.0)  # type: ignore[operator, union-attr]
-        module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator, union-attr]
+def shard_model(model: Decoder, mesh: DeviceMesh) -> None:
+    """Shard each block, and the rest as one, over a mesh of one dimension; gradients are summed, as the global token count wants."""
+
+    def placement(parameter: torch.nn.Parameter) -> Shard | None:
+        # Shards of what a tensor group splits by rows must be of one size; where rows do not allow it, columns are sharded.
+        if isinstance(parameter, DTensor) and parameter.ndim == 2 and parameter.placements[0].is_shard(0):
+            rows, columns = parameter.shape
+            if rows % (parameter.device_mesh.size() * mesh.size()) and columns % mesh.size() == 0:
+                return Shard(1)
+        return None
+
+    for module in (*model.own_blocks, model):
+        fully_shard(module, mesh=mesh, shard_placement_fn=placement)
+        module.set_gradient_divide_factor(1.0)  # type: ignore[attr-defined]
+        module.set_force_sum_reduction_for_comms(True)  # type: ignore[attr-defined]
     for name in ("sampled_loss", "next_logits"):
         register_fsdp_forward_method(model, name)
 
@@ -75,6 +80,16 @@ def cut(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     place = place_of(like)
     local = whole[tuple(slice(at, at + size) for at, size in zip(place.offset, place.local, strict=True))].to(like.device).clone()
     return DTensor.from_local(local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride())
+
+
+def load_weights(model: Decoder, weights: Mapping[str, torch.Tensor]) -> None:
+    """Load whole weights by name, of which each rank takes its part.
+
+    Raises:
+        RuntimeError: a weight is missing, unknown or of another shape.
+    """
+    own = dict(model.named_parameters())
+    model.load_state_dict({name: cut(value, own[name]) if name in own else value for name, value in weights.items()})
 
 
 def cut_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -106,19 +106,17 @@ class Stage:
         done = segment_at(self.segments, row - 1) + 1 if row > self.segments[0].first_row else 0
         return fingerprint(self.fingerprints[: self.settings.first_segment + done])
 
-    def micro_rows(self, world: int) -> int:
+    def micro_rows(self, ranks: int) -> int:
         """Rows of a forward pass on one rank; every micro-batch has this many, the last ones with empty rows. Of shorter rows, more."""
-        return min(self.settings.training.micro_batch_rows, -(-self.batch_rows // world))
+        return min(self.settings.training.micro_batch_rows, -(-self.batch_rows // ranks))
 
-    def micro_batches(self, step: int, rank: int, world: int) -> list[MicroBatch]:
-        """A rank's share of a step: rows ``rank::world`` of it, in micro-batches."""
+    def micro_batches(self, step: int, rank: int, ranks: int, *, alike: bool = False) -> list[MicroBatch]:
+        """A rank's share of a step: rows ``rank::ranks`` of it, in micro-batches; ``alike``: as many as the first rank has."""
         rows, index, first = self.rows(step), self._segment(step), self.span(step)[0]
-        height = self.micro_rows(world) * (self.settings.row_length // self.row_length_of(index))
-        mine = np.arange(rank, len(rows.row), world)
+        height = self.micro_rows(ranks) * (self.settings.row_length // self.row_length_of(index))
+        mine = np.arange(rank, len(rows.row), ranks)
         made = []
-        # Shards are gathered and summed in every pass, so all ranks need as many as the first.
-        first_rank = -(-len(rows.row) // world) if self.settings.training.parallel == "shard" else len(mine)
-        for begin in range(0, first_rank, height):
+        for begin in range(0, -(-len(rows.row) // ranks) if alike else len(mine), height):
             place = mine[begin : begin + height]
             if index in self._written:
                 at = first - self.segments[index].first_row + place

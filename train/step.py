@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from schemas.errors import RecipeError
 from schemas.settings import TrainSettings
+from train.clipping import clip_gradients
 from train.curvature import update_curvature
 from train.guard import Guard
-from train.kernels import clip_gradients
 from train.model import Decoder
 from train.optim.kfac import KFAC
 from train.optim.lbfgs import LBFGS
@@ -102,7 +102,7 @@ def train_step(
         update_curvature(optimizer, passes)
     pieces = [sums.cpu().numpy() for sums in waiting]
     nats, tokens = by_source(batches, pieces, sources, ranks)
-    norm = float(clip_gradients(model.parameters(), rules.clip))
+    norm = clip_gradients(list(model.parameters()), rules.clip, ranks)
     rules.scale.update(math.isfinite(norm))
     skipped = rules.guard.judge(float(nats.sum() / count), norm) if count else "no valid tokens"
     if not skipped and isinstance(optimizer, LBFGS):

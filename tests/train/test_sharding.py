@@ -9,16 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from schemas.errors import RecipeError
 from tests.train.run_tables import finish, losses, start, trainer, valid
 from tests.train.test_resume import After
 from tests.train.tiny_lake import TRAINING, build
-from train.build import build_model
 from train.checkpoint import load
 from train.interrupt import Interrupted
-from train.parallel import Ranks
 from train.sharding import join
-from train.stage import Stage
 
 SHARDED = dataclasses.replace(TRAINING, parallel="shard", batch_rows=5, micro_batch_rows=2, eval_rows=3, clip=0.5, checkpoint_async=True)
 
@@ -61,11 +57,3 @@ def test_pieces_join_whatever_their_number():
     ]
     found = join(parts)
     assert torch.equal(found["a"][0], whole) and found["a"][1] == 7
-
-
-@pytest.mark.parametrize(("change", "field"), [({"precision": "bf16_weights"}, "precision"), ({"compile": True}, "compile")])
-def test_what_shards_cannot_do_is_refused_by_field(tmp_path, change, field):
-    folder = build(tmp_path, training=dataclasses.replace(SHARDED, **change))[0]
-    stage = Stage.open(tmp_path, folder.relative_to(tmp_path).as_posix())
-    with pytest.raises(RecipeError, match=rf"training\.{field}"):
-        build_model(stage, Ranks(0, 2, torch.device("cpu")))

@@ -5,7 +5,7 @@ from train.kernels.linear_loss import linear_cross_entropy
 from train.kernels.linear_loss_parallel import vocabulary_parallel_linear_cross_entropy
 from train.kernels.norm import add_rms_norm, layer_norm, rms_norm
 from train.kernels.rotary import rope
-from train.kernels.steps import adafactor_step, adamw_step, came_step, clip_gradients, grad_norm, sophia_step
+from train.kernels.steps import adafactor_step, adamw_step, came_step, grad_norm, sophia_step
 
 __all__ = [
     "adafactor_step",
@@ -13,7 +13,6 @@ __all__ = [
     "add_rms_norm",
     "bias_gelu_dropout",
     "came_step",
-    "clip_gradients",
     "grad_norm",
     "layer_norm",
     "linear_cross_entropy",

@@ -9,11 +9,10 @@ stochastically, which only Triton does here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from train.kernels.dispatch import Impl, arithmetic, choose, compiled_by_shape
 
@@ -246,24 +245,12 @@ def grad_norm(grads: Tensors, *, impl: Impl = "auto") -> torch.Tensor:
     """
     if not grads:
         raise ValueError("grad_norm needs at least one gradient")
-    if isinstance(grads[0], DTensor):  # a norm of each shard, summed over ranks
-        total = torch.nn.utils.get_total_norm(grads, foreach=True)
-        return total.full_tensor() if isinstance(total, DTensor) else total
     if choose(impl, grads[0]) == "triton":
         from train.kernels.fused import steps
 
         found: torch.Tensor = steps.grad_norm(list(grads))
         return found
     return torch.nn.utils.get_total_norm(grads, foreach=True)
-
-
-def clip_gradients(parameters: Iterable[torch.Tensor], limit: float, *, impl: Impl = "auto") -> torch.Tensor:
-    """Scale all gradients down together so that their norm is at most ``limit`` (0: leave them); returns the norm before, 0-D."""
-    having = [p for p in parameters if p.grad is not None]
-    norm = grad_norm([p.grad for p in having if p.grad is not None], impl=impl) if having else torch.zeros(())
-    if limit:
-        torch.nn.utils.clip_grads_with_norm_(having, limit, norm, foreach=True)
-    return norm
 
 
 def _choose(impl: Impl, weights: Tensors, seeds: Sequence[int] | None) -> str:
