@@ -96,6 +96,7 @@ def main() -> None:
     import duckdb
     import pyarrow as pa
 
+    from curate.families.code import code_signals
     from curate.families.structure import structure_signals
     from curate.rules import RULE_SETS
     from curate.signals import compute_signals
@@ -109,12 +110,12 @@ def main() -> None:
     scores, dropped, spent = {}, {}, 0.0
     for name, copies in {"clean": texts, **{damage.__name__: [damage(text, source) for text in texts] for damage in DAMAGES}}.items():
         column = pa.array(copies, pa.large_string())
-        counted = compute_signals(column)
+        parts = [compute_signals(column), code_signals(column)]
         structure_signals(column)
         start = time.process_time()
-        structure = structure_signals(column)
+        parts.append(structure_signals(column))
         spent = spent or time.process_time() - start
-        signals = pa.table([*counted.columns, *structure.columns], names=[*counted.schema.names, *structure.schema.names])  # noqa: F841
+        signals = pa.table({name: part.column(name) for part in parts for name in part.schema.names})  # noqa: F841
         scores[name] = duckdb.sql(f"SELECT {expressions} FROM signals").to_arrow_table().to_pydict()
         dropped[name] = sum(value > (rule.threshold or 0) for value in scores[name]["combined"]) / len(copies)
     size = sum(len(text.encode()) for text in texts) / 1e6

@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 FLOOR_MB_S = 20.0
@@ -19,34 +20,15 @@ PASSES = 5
 
 def families(texts: list[str]) -> dict[str, Callable[[], object]]:
     """A pass of each family over the texts."""
-    import numpy as np
     import pyarrow as pa
 
-    from curate.families.redpajama import redpajama_signals
-    from curate.families.scripts import script_signals
-    from curate.families.structure import structure_signals
-    from curate.signals.batch import batch_signals, buffers
-    from curate.signals.compression import new_table
-    from curate.signals.families import CODE, COMPRESSION, FILTERS, READING
-    from curate.signals.tokenizer import english_rules
-    from schemas.signals import SIGNALS
+    from curate.families.step import counter
+    from curate.signals import compute_signals
+    from schemas.families import FAMILIES
 
     column = pa.array(texts, pa.large_string())
-    data, offsets = buffers(column)
-    out, rules = np.zeros((len(texts), len(SIGNALS)), np.int64), english_rules()
-
-    def counted(bits: int) -> Callable[[], object]:
-        return lambda: batch_signals(rules, data, offsets, new_table(), out, bits)
-
-    return {
-        "filters (Gopher, FineWeb, C4)": counted(FILTERS),
-        "filters and reading ease": counted(FILTERS | READING),
-        "compression": counted(COMPRESSION),
-        "code": counted(CODE),
-        "scripts": lambda: script_signals(column),
-        "structure": lambda: structure_signals(column),
-        "redpajama": lambda: redpajama_signals(column),
-    }
+    passes: dict[str, Callable[[], object]] = {"every curation's": lambda: compute_signals(column)}
+    return passes | {family: partial(counter(family), column) for family in FAMILIES}
 
 
 def main() -> None:
@@ -70,7 +52,6 @@ def main() -> None:
             run()
             best[name] = min(best.get(name, 1e9), time.process_time() - start)
     print(f"{len(texts)} documents, {size:.1f} MB, {sum(text.isascii() for text in texts)} of them ASCII")
-    best["reading ease"] = best.pop("filters and reading ease") - best["filters (Gopher, FineWeb, C4)"]
     for name, spent in best.items():
         print(f"{name:30s} {spent * 1000 / size:6.2f} ms/MB {size / spent:8.1f} MB/s")
     print(f"all of them                    {size / sum(best.values()):.1f} MB/s (floor {FLOOR_MB_S})")

@@ -1,9 +1,11 @@
-"""Speed of the signals on one thread beside datatrove's chain of filters on the same documents, and the cost of each family.
+"""Speed of the signals on one thread beside datatrove's chain of filters on the same documents.
 
     python bench/signals.py --data FOLDER [--peer PYTHON] [--every N] [--languages en]
 
-PYTHON is an interpreter with `datatrove[processing]` and `spacy`. Accuracy is what `bench/rule_parity.py` reports. Times are processor
-times of one thread, the best of five passes; the peer runs once over a tenth of the documents.
+What is timed is the pass of every curation: the signals of Gopher quality and repetition, FineWeb and C4, and reading ease, which shares
+their words. The families that are computed only where a recipe names them are in `bench/signal_families.py`. PYTHON is an interpreter
+with `datatrove[processing]` and `spacy`. Accuracy is what `bench/rule_parity.py` reports. Times are processor times of one thread, the
+best of five passes; the peer runs once over a tenth of the documents.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import time
 from pathlib import Path
 
 FLOOR_MB_S = 40.0
-FLOOR_ALL_MB_S = 20.0
 FLOOR_RATIO = 150.0
 PASSES = 5
 
@@ -45,29 +46,18 @@ def peer_seconds(texts: list[str]) -> float:
     return time.process_time() - start
 
 
-def own_seconds(texts: list[str]) -> dict[str, float]:
-    """Processor seconds of the whole pass and of its parts, a family at a time."""
-    import numpy as np
+def own_seconds(texts: list[str]) -> float:
+    """Processor seconds of the pass."""
     import pyarrow as pa
 
-    from curate.signals.batch import batch_signals, buffers
-    from curate.signals.compression import new_table
-    from curate.signals.families import ALL, CODE, COMPRESSION, FILTERS, READING
-    from curate.signals.tokenizer import english_rules
-    from schemas.signals import SIGNALS
+    from curate.signals import compute_signals
 
-    data, offsets = buffers(pa.array(texts, pa.large_string()))
-    rules = english_rules()
-    parts = {"filters": FILTERS, "reading": FILTERS | READING, "compression": COMPRESSION, "code": CODE, "all": ALL}
-    best: dict[str, float] = {}
+    column = pa.array(texts, pa.large_string())
+    best = 1e9
     for _ in range(PASSES):
-        for name, families in parts.items():
-            out = np.zeros((len(texts), len(SIGNALS)), np.int64)
-            table = new_table()
-            start = time.process_time()
-            batch_signals(rules, data, offsets, table, out, families)
-            best[name] = min(best.get(name, 1e9), time.process_time() - start)
-    best["reading"] -= best["filters"]
+        start = time.process_time()
+        compute_signals(column)
+        best = min(best, time.process_time() - start)
     return best
 
 
@@ -90,13 +80,9 @@ def main() -> None:
         print(sum(len(text.encode()) for text in sample) / 1e6 / peer_seconds(sample))
         return
     size = sum(len(text.encode()) for text in texts) / 1e6
-    seconds = own_seconds(texts)
     print(f"{len(texts)} documents, {size:.1f} MB, {sum(text.isascii() for text in texts)} of them ASCII")
-    for name, spent in seconds.items():
-        print(f"{name:12s} {spent * 1000 / size:6.2f} ms/MB {size / spent:8.1f} MB/s")
-    speed = size / seconds["filters"]
-    print(f"Gopher quality and repetition, C4 counts, FineWeb: {speed:.1f} MB/s (floor {FLOOR_MB_S})")
-    print(f"every family: {size / seconds['all']:.1f} MB/s (floor {FLOOR_ALL_MB_S})")
+    speed = size / own_seconds(texts)
+    print(f"Gopher quality and repetition, C4 counts, FineWeb, reading ease: {speed:.1f} MB/s (floor {FLOOR_MB_S})")
     if options.peer:
         command = [options.peer, __file__, "--as-peer", "--data", options.data, "--every", str(options.every)]
         answer = subprocess.run([*command, "--languages", options.languages], check=True, stdout=subprocess.PIPE, text=True)

@@ -10,14 +10,14 @@ from curate.curation import Curation
 from curate.deduplicate import check_preference, deduplicate_step, sign_step
 from curate.doc_index import index_step
 from curate.edit.steps import edit_documents
-from curate.estimates import estimates_step
+from curate.estimates import estimates_steps
 from curate.exclude import exclusion_steps
 from curate.families.step import family_steps
 from curate.filter import check_rules, rules_step, signals_step
 from curate.generations import read_generations
 from curate.holdout import hold_out
 from curate.identity import repeats_step
-from curate.languages.step import check_languages, languages_step
+from curate.languages.step import check_languages, languages_steps
 from curate.layout import check_expressions
 from curate.scores import check_signals, score_steps
 from curate.verdicts import check_sources, conservation_step, verdicts_step
@@ -57,8 +57,7 @@ def read(c: Curation) -> None:
 def measure(c: Curation) -> None:
     """Signals of every document (counted in its text; language and families where asked; the user's own), and what is excluded anyway."""
     c.extend(*signals_step(c))
-    c.extend(*languages_step(c))
-    for step, shards in (*family_steps(c), *score_steps(c), *block_steps(c), *exclusion_steps(c)):
+    for step, shards in (*languages_steps(c), *family_steps(c), *score_steps(c), *block_steps(c), *exclusion_steps(c)):
         c.extend(step, shards)
 
 
@@ -72,7 +71,8 @@ def deduplicate(c: Curation) -> None:
     """Exact and near duplicates among the documents that pass the rules."""
     c.extend(*sign_step(c))
     c.extend(*deduplicate_step(c))
-    c.extend(*estimates_step(c))
+    for step, shards in estimates_steps(c):
+        c.extend(step, shards)
 
 
 def publish(c: Curation) -> Snapshot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from bisect import bisect_right
@@ -22,17 +23,20 @@ from curate.dedup.near import NEAR_VERSION, NearDuplicates, find_near_duplicates
 from curate.dedup.signature_files import SignatureSpill, from_table, to_table
 from curate.dedup.sketch import SIGNATURE_VERSION, Signatures, SketchSettings, sign
 from curate.dedup.urls import URLS_VERSION, normal_urls
+from curate.families.step import named_families
 from curate.rules import validate_expression
 from curate.scores.columns import step_name
 from curate.sql import connect, present, scan
 from curate.step import Shard, ShardWriter, Step
 from curate.survivors import passing_rows, rows_in
 from schemas.curation import Dedup, NearDedup
+from schemas.families import FAMILIES
 from schemas.signals import SIGNALS
 from schemas.tables import DOCUMENTS
 
 Json = Any
-PREFERENCE = pa.schema([*SIGNALS, *(DOCUMENTS.field(name) for name in ("bytes", "date", "license", "url", "record", "path"))])
+_OF_DOCUMENTS = ("bytes", "date", "license", "url", "record", "path")
+PREFERENCE = pa.schema([*SIGNALS, *itertools.chain(*FAMILIES.values()), *map(DOCUMENTS.field, _OF_DOCUMENTS)])
 """Columns that expressions of ``dedup.prefer`` may name."""
 
 
@@ -100,11 +104,14 @@ def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
     dedup = c.recipe.dedup
     settings = dedup.model_dump(mode="json", exclude={"check"})
     before = c.before("dedup")
-    inputs = [[entry.content for entry in c.steps[step]] for step in ("read", "signals", *map(step_name, c.recipe.signals), "sign")]
+    families = sorted(named_families(dedup.prefer))
+    steps = ("read", "signals", *families, *map(step_name, c.recipe.signals), "sign")
+    inputs = [[entry.content for entry in c.steps[step]] for step in steps]
     task = {
         "dedup": settings,
         "documents": c.paths("read", "documents"),
         "signals": c.paths("signals", "signals"),
+        "families": {family: c.paths(family, family) for family in families},
         "scores": {name: c.paths(step_name(name), "scores") for name in c.recipe.signals},
         "sources": list(c.recipe.sources),
         "signatures": present(c.paths("sign", "signatures")),
@@ -223,6 +230,9 @@ def _preference(root: Path, task: Json, place: NDArray[np.uint64]) -> NDArray[np
         scan(db, "documents", root, present(task["documents"]), [name for name in DOCUMENTS.names if name not in ("text", "meta")])
         scan(db, "signals", root, present(task["signals"]), SIGNALS.names)
         own = ""
+        for family, paths in task["families"].items():
+            scan(db, family, root, present(paths), FAMILIES[family].names)
+            own += f" JOIN {family} USING (locator)"
         for name, paths in task["scores"].items():
             if present(paths):
                 scan(db, f"score_{name}", root, present(paths), [f"value AS {name}"])

@@ -22,17 +22,19 @@ PAIR_DRAW = 0x50414952
 """Added to the seed, so that the draw of pairs is independent of the other draws by doc_id."""
 
 
-def estimates_step(c: Curation) -> tuple[Step, list[Shard]]:
-    """A step, one shard a generation, that measures ``dedup.check`` pairs: table ``estimates``."""
+def estimates_steps(c: Curation) -> list[tuple[Step, list[Shard]]]:
+    """A step, one shard a generation, that measures ``dedup.check`` pairs: table ``estimates``; none without pairs to measure."""
     near, number = c.recipe.dedup.near, len(c.generations) - 1
-    settings = {"near": None if near is None else near.model_dump(mode="json"), "pairs": c.recipe.dedup.check, "seed": c.recipe.seed}
+    if near is None or not c.recipe.dedup.check:
+        return []
+    settings = {"near": near.model_dump(mode="json"), "pairs": c.recipe.dedup.check, "seed": c.recipe.seed}
     task = settings | {"clusters": c.path("dedup", "clusters", number), "documents": c.paths("read", "documents")}
     inputs = [c.steps["dedup"][number].content, [entry.content for entry in c.documents]]
-    return Step("estimates", 1, settings, _estimates), [Shard(f"{place:05d}", inputs, task) for place in range(number + 1)]
+    return [(Step("estimates", 1, settings, _estimates), [Shard(f"{place:05d}", inputs, task) for place in range(number + 1)])]
 
 
 def _estimates(writer: ShardWriter, task: Json) -> Mapping[str, int]:
-    if task["clusters"] is None or task["near"] is None or not task["pairs"]:
+    if task["clusters"] is None:
         return {"pairs": 0}
     with connect() as db:
         scan(db, "documents", writer.root, present(task["documents"]), ["doc_id"])

@@ -26,6 +26,7 @@ from curate.filter import failures_of, rules_of
 from curate.scores import read_signals, signal_files
 from curate.step import Shard, Silent, Step
 from schemas.errors import GristmillError
+from schemas.families import FAMILIES
 from schemas.manifest import Entry, Snapshot, read_snapshot
 from schemas.recipe import Recipe
 from schemas.tables import FAILURE, VERDICTS
@@ -47,13 +48,16 @@ class _Refusing:
         if tasks and tasks[0][1].name == "generation":  # a record of settings, which other rules are part of: made, and not published
             yield from ((turn, _record(step, shard)) for turn, (_, step, shard) in enumerate(tasks))
         elif tasks:
-            step = tasks[0][1].name
-            what = "counts repeated ids" if step == "repeats" else "computes a signal" if step.startswith("score_") else "goes over text"
-            raise NotStored(
-                f"needs a new pass: step {step!r}, which {what}, is not stored for {len(tasks)} shards",
-                where="what-if",
-                fix="run `gristmill curate RECIPE` with the change; rules and thresholds over stored signals need none",
-            )
+            raise _not_stored(tasks[0][1].name, len(tasks))
+
+
+def _not_stored(step: str, shards: int) -> NotStored:
+    what = "counts repeated ids" if step == "repeats" else "computes a signal" if step.startswith("score_") else "goes over text"
+    fix = "run `gristmill curate RECIPE` with the change; rules and thresholds over stored signals need none"
+    if step in FAMILIES:
+        what = "counts signals that nothing in the recipe named when the lake was curated"
+        fix = f"run `gristmill curate RECIPE` with the change, or with `families: [{step}]` in the sources to have them at hand"
+    return NotStored(f"needs a new pass: step {step!r}, which {what}, is not stored for {shards} shards", where="what-if", fix=fix)
 
 
 def _record(step: Step, shard: Shard) -> Entry:

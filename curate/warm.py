@@ -15,6 +15,7 @@ from curate.curation import Curation
 from curate.engine import LocalExecutor
 from curate.lots import build_lots
 from curate.step import Silent
+from schemas.families import FAMILIES
 from schemas.recipe import Recipe
 
 
@@ -25,7 +26,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
         root = Path(folder)
         (root / "made.jsonl").write_bytes(b"".join(orjson.dumps({"text": text}) + b"\n" for text in texts))
-        source = {"reader": "jsonl", "paths": [str(root / "made.jsonl")], "difficulty": "n_words"}
+        source = {"reader": "jsonl", "paths": [str(root / "made.jsonl")], "difficulty": "n_words", "families": sorted(FAMILIES)}
         recipe = Recipe.model_validate(
             {
                 "name": "warm",

@@ -9,6 +9,31 @@ import pyarrow as pa
 
 from schemas.signals import SIGNALS
 
+_COMPRESSION = {
+    "lz_bytes": "estimate of the size after LZ77 compression with a 64 KiB window, in bytes",
+}
+
+_CODE = {
+    "max_line_chars": "length of the longest line between line feeds",
+    "n_long_lines": "lines of more than 100 code points",
+    "n_trailing_space_lines": "lines with visible text that end in white space",
+    "n_tab_indents": "lines indented by tabs alone",
+    "n_space_indents": "lines indented by spaces alone",
+    "n_mixed_indents": "lines whose indentation mixes tabs and spaces",
+    "n_uneven_indents": "lines indented by an odd number of spaces",
+    "n_indent_jumps": "lines indented by spaces deeper than the line with text before by neither 2, 4 nor 8",
+    "n_unbalanced_brackets": "round, square and curly brackets without a partner of their kind (unordered)",
+    "n_operators_spaced": "assignment, comparison and arithmetic signs with a space on both sides",
+    "n_operators_tight": "such signs with a space on exactly one side",
+    "n_commas_spaced": "commas followed by white space",
+    "n_commas_tight": "commas followed by a visible character",
+    "n_snake_names": "identifiers with an inner underscore and no capital letter",
+    "n_camel_names": "identifiers with a capital letter after a small one and no underscore",
+    "n_short_names": "identifiers of one letter",
+    "n_names": "identifiers: ASCII letters, digits and underscores, not starting with a digit",
+    "name_chars": "summed length of those",
+}
+
 _SCRIPTS = {
     f"n_{script}_chars": f"code points of the {what}"
     for script, what in {
@@ -62,10 +87,16 @@ def _schema(docs: dict[str, str]) -> pa.Schema:
     return pa.schema([pa.field(name, pa.int64(), nullable=False, metadata={b"doc": doc.encode()}) for name, doc in docs.items()])
 
 
-FAMILIES: dict[str, pa.Schema] = {"scripts": _schema(_SCRIPTS), "redpajama": _schema(_REDPAJAMA), "structure": _schema(_STRUCTURE)}
+FAMILIES: dict[str, pa.Schema] = {
+    "code": _schema(_CODE),
+    "compression": _schema(_COMPRESSION),
+    "scripts": _schema(_SCRIPTS),
+    "redpajama": _schema(_REDPAJAMA),
+    "structure": _schema(_STRUCTURE),
+}
 """Columns by family: one row a text, in the order of the texts."""
 
-FAMILY_VERSIONS: dict[str, int] = {"scripts": 1, "redpajama": 1, "structure": 1}
+FAMILY_VERSIONS: dict[str, int] = dict.fromkeys(FAMILIES, 1)
 """Raised whenever a stored value would change for some text."""
 
 assert not {name for family in FAMILIES.values() for name in family.names} & set(SIGNALS.names)

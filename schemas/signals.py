@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SIGNALS_VERSION: int = 3
+SIGNALS_VERSION: int = 4
 """Raised whenever a stored value would change for some text; a lake recomputes the signals of another version."""
 
 _SIZE = {
@@ -70,31 +70,6 @@ _READING = {
     "difficulty_milli": "Flesch-Kincaid grade times 1,000, rounded down, over alphabetic words; 0 without them",
 }
 
-_COMPRESSION = {
-    "lz_bytes": "estimate of the size after LZ77 compression with a 64 KiB window, in bytes",
-}
-
-_CODE = {
-    "max_line_chars": "length of the longest line between line feeds",
-    "n_long_lines": "lines of more than 100 code points",
-    "n_trailing_space_lines": "lines with visible text that end in white space",
-    "n_tab_indents": "lines indented by tabs alone",
-    "n_space_indents": "lines indented by spaces alone",
-    "n_mixed_indents": "lines whose indentation mixes tabs and spaces",
-    "n_uneven_indents": "lines indented by an odd number of spaces",
-    "n_indent_jumps": "lines indented by spaces deeper than the line with text before by neither 2, 4 nor 8",
-    "n_unbalanced_brackets": "round, square and curly brackets without a partner of their kind (unordered)",
-    "n_operators_spaced": "assignment, comparison and arithmetic signs with a space on both sides",
-    "n_operators_tight": "such signs with a space on exactly one side",
-    "n_commas_spaced": "commas followed by white space",
-    "n_commas_tight": "commas followed by a visible character",
-    "n_snake_names": "identifiers with an inner underscore and no capital letter",
-    "n_camel_names": "identifiers with a capital letter after a small one and no underscore",
-    "n_short_names": "identifiers of one letter",
-    "n_names": "identifiers: ASCII letters, digits and underscores, not starting with a digit",
-    "name_chars": "summed length of those",
-}
-
 SIGNAL_FAMILIES: dict[str, tuple[str, ...]] = {
     "size": tuple(_SIZE),
     "gopher_quality": tuple(_GOPHER_QUALITY),
@@ -102,12 +77,10 @@ SIGNAL_FAMILIES: dict[str, tuple[str, ...]] = {
     "fineweb": tuple(_FINEWEB),
     "c4": tuple(_C4),
     "reading": tuple(_READING),
-    "compression": tuple(_COMPRESSION),
-    "code": tuple(_CODE),
 }
 """Column names by the family they serve."""
 
-_DOCS = _SIZE | _GOPHER_QUALITY | _GOPHER_REPETITION | _FINEWEB | _C4 | _READING | _COMPRESSION | _CODE
+_DOCS = _SIZE | _GOPHER_QUALITY | _GOPHER_REPETITION | _FINEWEB | _C4 | _READING
 
 SIGNALS: pa.Schema = pa.schema([pa.field(name, pa.int64(), nullable=False, metadata={b"doc": doc.encode()}) for name, doc in _DOCS.items()])
 """One row a text, in the order of the texts."""

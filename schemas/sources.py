@@ -92,6 +92,8 @@ class Source(Strict):
     """Licences allowed, without regard to case; a document with another, or none, is dropped as license_not_allowed. Null allows all."""
     language: Language | None = None
     """Languages it may have; null does not look."""
+    families: list[Literal["code", "compression", "redpajama", "scripts", "structure"]] = []
+    """Families of signals to compute though nothing in the recipe names a column of theirs, to look into by SQL or `what-if`."""
     max_document_bytes: int = Field(default=20_000_000, ge=1, le=(1 << 31) - 1)
     """A longer document is quarantined as too_large. Signals count positions in 32 bits, so 2 GiB is never reached."""
     max_bad_share: float = Field(default=0.05, ge=0, le=1)

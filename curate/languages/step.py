@@ -18,14 +18,16 @@ from schemas.recipe import Recipe
 Json = Any
 
 
-def languages_step(c: Curation) -> tuple[Step, list[Shard]]:
-    """A step from documents shards to languages shards, row by row aligned; of sources that do not ask, nothing is written."""
+def languages_steps(c: Curation) -> list[tuple[Step, list[Shard]]]:
+    """A step from documents shards to languages shards, row by row aligned, where some source asks; of the others nothing is written."""
+    if all(source.language is None for source in c.recipe.sources.values()):
+        return []
     shards = []
     for shard, entry in enumerate(c.documents):
         asked = c.recipe.sources[source_of(entry)].language is not None
         task = {"documents": c.path("read", "documents", shard) if asked else None, "batch_rows": c.batch_rows}
         shards.append(Shard(entry.label, [entry.content, asked], task))
-    return Step("languages", LANGUAGE_VERSION, {}, _languages), shards
+    return [(Step("languages", LANGUAGE_VERSION, {}, _languages), shards)]
 
 
 def _languages(writer: ShardWriter, task: Json) -> Mapping[str, int]:

@@ -72,7 +72,7 @@ def read_signals(root: Path, files: Json) -> pa.Table:
         root: the lake.
         files: what ``signal_files`` gives.
     """
-    table = pq.read_table(root / files["signals"], partitioning=None)
+    table = pq.read_table(root / files["signals"], columns=["doc_id", *SIGNALS.names], partitioning=None)
     for asked, columns in ASKED.items():
         path = files["asked"].get(asked)
         found = None if path is None else pq.read_table(root / path, columns=columns.names, partitioning=None)

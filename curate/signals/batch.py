@@ -10,10 +10,7 @@ import pyarrow as pa
 from numba import njit
 
 from curate.signals.chunks import find_chunks
-from curate.signals.code import code_signals
 from curate.signals.code_points import ALPHA, SPACE, class_of
-from curate.signals.compression import lz_bytes, new_table
-from curate.signals.families import ALL, CODE, COMPRESSION, FILTERS, READING
 from curate.signals.hashing import load_word, shift_for
 from curate.signals.kernels import kernel, sources_digest
 from curate.signals.lines import line_signals
@@ -29,7 +26,6 @@ N_ALPHA_CHARS = SIGNALS.get_field_index("n_alpha_chars")
 N_DIGIT_CHARS = SIGNALS.get_field_index("n_digit_chars")
 N_UPPER_CHARS = SIGNALS.get_field_index("n_upper_chars")
 N_SPACE_CHARS = SIGNALS.get_field_index("n_space_chars")
-LZ_BYTES = SIGNALS.get_field_index("lz_bytes")
 HIGH_BITS = np.uint64(0x8080808080808080)
 BLOCK = 248
 """Bytes whose counts a byte holds, a whole number of machine words."""
@@ -123,7 +119,7 @@ def gram_room(size):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out, families):  # type: ignore[no-untyped-def]
+def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out):  # type: ignore[no-untyped-def]
     """Adds the signals of words and lines of a text; returns its scratch (all arguments between `words` and `out`), grown to the text.
 
     A page of `s` and `words`, which are as long as the longest text, takes memory only once a text has touched it.
@@ -141,8 +137,7 @@ def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out
     prefix, pieces = grown(prefix, longest + 1), grown(pieces, 2 * longest)
     n = tokenize(rules, s, count, starts, stops, keys, inners, prefix, ends, hashes, kinds, pieces)
     word_signals(ends, hashes, kinds, n, out)
-    if families & READING:
-        reading_signals(rules.classes, s, ends, kinds, n, out)
+    reading_signals(rules.classes, s, ends, kinds, n, out)
     if len(grams[0]) < n:
         grams = gram_room(n)
     places, marks, totals, table, counts, firsts, sieve = grams
@@ -152,7 +147,7 @@ def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out
 
 
 @njit(nogil=True)
-def fill_rows(rules, data, offsets, table, out, families):  # type: ignore[no-untyped-def]
+def fill_rows(rules, data, offsets, out):  # type: ignore[no-untyped-def]
     """Fills one row of `out` for each text data[offsets[i]:offsets[i + 1]]."""
     longest = 1
     for row in range(len(offsets) - 1):
@@ -177,32 +172,22 @@ def fill_rows(rules, data, offsets, table, out, families):  # type: ignore[no-un
             size, alphas, spaces = decode(rules.classes, text, codes)
             mine[N_ALPHA_CHARS] += alphas
             mine[N_SPACE_CHARS] += spaces
-        if families & CODE:
-            if ascii_only:
-                code_signals(rules.classes, text, mine)
-            else:
-                code_signals(rules.classes, codes[:size], mine)
-        if families & FILTERS:
-            if ascii_only:
-                lines, chunks, prefix, pieces, grams = filter_signals(
-                    rules, text, narrow, words, lines, chunks, prefix, pieces, grams, mine, families
-                )
-            else:
-                wide = grown(wide, size)
-                lines, chunks, prefix, pieces, grams = filter_signals(
-                    rules, codes[:size], wide, words, lines, chunks, prefix, pieces, grams, mine, families
-                )
-        if families & COMPRESSION:
-            mine[LZ_BYTES] = lz_bytes(data, start, end, table)
+        if ascii_only:
+            lines, chunks, prefix, pieces, grams = filter_signals(rules, text, narrow, words, lines, chunks, prefix, pieces, grams, mine)
+        else:
+            wide = grown(wide, size)
+            lines, chunks, prefix, pieces, grams = filter_signals(
+                rules, codes[:size], wide, words, lines, chunks, prefix, pieces, grams, mine
+            )
 
 
 def _entry(digest: int) -> Callable[..., None]:
     """The compiled entry point; see `curate.signals.kernels` for the digest."""
 
     @njit(nogil=True, cache=True)
-    def batch_signals(rules, data, offsets, table, out, families):  # type: ignore[no-untyped-def]
+    def batch_signals(rules, data, offsets, out):  # type: ignore[no-untyped-def]
         if digest >= 0:
-            fill_rows(rules, data, offsets, table, out, families)
+            fill_rows(rules, data, offsets, out)
 
     return batch_signals  # type: ignore[no-any-return]
 
@@ -234,6 +219,6 @@ def signals_of(texts: pa.LargeStringArray) -> pa.RecordBatch:
     """See `curate.signals.compute_signals`."""
     data, offsets = buffers(texts)
     out = np.zeros((len(texts), len(SIGNALS)), np.int64)
-    batch_signals(english_rules(), data, offsets, new_table(), out, ALL)
+    batch_signals(english_rules(), data, offsets, out)
     columns = np.ascontiguousarray(out.T)
     return pa.record_batch([pa.array(column) for column in columns], schema=SIGNALS)

@@ -70,20 +70,24 @@ def home(key, shift):  # type: ignore[no-untyped-def]
     return np.int64((key * SPREAD) >> shift)
 
 
-def _load_word(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """The eight bytes from array[index] on as one uint64, wherever they lie; the caller keeps inside the array."""
+def _loader(number: types.Type) -> Any:
+    """Compiles a load of the bytes from array[index] on as one number, wherever they lie; the caller keeps inside the array."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        layout = make_array(array)(context, builder, arguments[0])  # type: ignore[no-untyped-call]
-        place = builder.gep(layout.data, [arguments[1]])
-        loaded = builder.load(builder.bitcast(place, context.get_value_type(types.uint64).as_pointer()))
-        loaded.align = 1
-        return loaded
+    def load(typingctx, array, index):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            layout = make_array(array)(context, builder, arguments[0])  # type: ignore[no-untyped-call]
+            place = builder.gep(layout.data, [arguments[1]])
+            loaded = builder.load(builder.bitcast(place, context.get_value_type(number).as_pointer()))
+            loaded.align = 1
+            return loaded
 
-    return types.uint64(array, types.intp), generate
+        return number(array, types.intp), generate  # type: ignore[operator]
+
+    return intrinsic(load)
 
 
-load_word: Any = intrinsic(_load_word)
+load_word, load_half = _loader(types.uint64), _loader(types.uint32)
+"""Eight bytes as one uint64, and four as one uint32."""
 
 
 @kernel

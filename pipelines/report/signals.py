@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from curate.families.step import named_families
 from curate.rules import RULE_SETS
 from pipelines.catalog import Connection
+from schemas.families import FAMILIES
 from schemas.signals import SIGNALS
 from schemas.store import read_json
 
@@ -24,6 +26,9 @@ LINEAR = 50
 """Counts up to this have a bar each; larger ones are drawn on a logarithmic axis."""
 MOST_THRESHOLDS = 4
 """Of one rule: thresholds by language are many."""
+
+COUNTED = frozenset([*SIGNALS.names, *(name for columns in FAMILIES.values() for name in columns.names)])
+"""Columns that rules may compare as they are."""
 
 _SIMPLE = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*")
 _OUTCOMES = ("kept", "held_out", "dropped")
@@ -74,7 +79,7 @@ def _thresholds(db: Connection, root: Path) -> Iterator[tuple[str, Threshold]]:
     counts = {rule: count for rule, count, _ in failed}
     for name, sql in sorted(set(_own_rules(root))):
         simple = _SIMPLE.fullmatch(sql)
-        if simple is not None and simple[1] in SIGNALS.names:
+        if simple is not None and simple[1] in COUNTED:
             yield simple[1], Threshold(name, simple[2], float(simple[3].replace("_", "")), counts.get(name, 0))
 
 
@@ -89,8 +94,9 @@ def _own_rules(root: Path) -> Iterable[tuple[str, str]]:
 def _histogram(db: Connection, value: str, thresholds: list[Threshold], share: float) -> dict[str, Json] | None:
     # ``value`` is an expression of our own rule sets or the name of a signal, never a user's text.
     below = f"{int(share * (1 << 32)):08x}" if share < 1 else "g"
+    families = "".join(f" LEFT JOIN {family} USING (doc_id)" for family in sorted(named_families([value])))
     found = db.execute(
-        f"SELECT CAST(({value}) AS DOUBLE) AS value, state FROM (FROM signals WHERE doc_id < $below) JOIN"
+        f"SELECT CAST(({value}) AS DOUBLE) AS value, state FROM (FROM signals WHERE doc_id < $below){families} JOIN"
         " (SELECT doc_id, state FROM verdicts WHERE doc_id < $below) USING (doc_id) WHERE value IS NOT NULL",
         {"below": below},
     ).fetchnumpy()
@@ -98,7 +104,7 @@ def _histogram(db: Connection, value: str, thresholds: list[Threshold], share: f
     if not len(values):
         return None
     limits = [each.threshold for each in thresholds]
-    counted = value in SIGNALS.names
+    counted = value in COUNTED
     log = counted and max(np.quantile(values, 0.995), *limits) > LINEAR
     edges = _edges(values, limits, counted, log)
     states = np.asarray(found["state"])

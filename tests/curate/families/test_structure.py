@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.code_signals import DAMAGES, auc
+from curate.families.code import code_signals
 from curate.families.structure import structure_signals
 from curate.rules import RULE_SETS
 from curate.rules.expression import sandbox
@@ -47,10 +48,10 @@ def test_names_and_lines_equal_a_plain_count_in_any_batch(texts: list[str]) -> N
 
 def damage_scores(texts: list[str]) -> list[float]:
     column = pa.array(texts, pa.large_string())
-    counted, structure = compute_signals(column), structure_signals(column)
+    parts = [count(column) for count in (compute_signals, code_signals, structure_signals)]
     _, rule = RULE_SETS["damaged_code"].rules
     with sandbox() as db:
-        db.register("signals", pa.table([*counted.columns, *structure.columns], names=counted.schema.names + structure.schema.names))
+        db.register("signals", pa.table({name: part.column(name) for part in parts for name in part.schema.names}))
         return [value for (value,) in db.sql(f"SELECT CAST({rule.value} AS DOUBLE) FROM signals").fetchall()]
 
 

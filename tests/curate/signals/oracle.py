@@ -87,19 +87,3 @@ def word_signals(words: Sequence[str], punctuation: frozenset[str]) -> dict[str,
 
 def sentences(text: str) -> int:
     return len(re.findall(r"[.!?…][\"')\]}’”»」』）.!?…]*(?=\s|$|\Z)|[。！？｡]", text))
-
-
-def code_signals(text: str) -> dict[str, int]:
-    lines = text.split("\n")
-    names = re.findall(r"[A-Za-z_0-9]+", text)
-    names = [name for name in names if not name[0].isdigit()]
-    return {
-        "max_line_chars": max(map(len, lines)),
-        "n_long_lines": sum(len(line) > 100 for line in lines),
-        "n_names": len(names),
-        "name_chars": sum(map(len, names)),
-        "n_short_names": sum(len(name) == 1 for name in names),
-        "n_camel_names": sum(bool(re.search("[a-z][A-Z]", n)) and not re.search("[^_]_", n) for n in names),
-        "n_snake_names": sum(bool(re.search("[^_]_+[a-z0-9]", n)) and not re.search("[A-Z]", n) for n in names),
-        "n_unbalanced_brackets": sum(abs(text.count(a) - text.count(b)) for a, b in ("()", "[]", "{}")),
-    }
