@@ -1,6 +1,6 @@
 """Adaptive mixtures against a fixed one, with a source of pure noise among two that can be learnt: 5 seeds, paired, with 95 % intervals.
 
-python bench/adaptive.py [SEEDS] [FOLDER]
+python bench/adaptive.py [SEEDS] [FOLDER] [fixed,speed,excess]
 """
 
 from __future__ import annotations
@@ -84,17 +84,19 @@ def main() -> None:
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     folder = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp(prefix="gristmill-adaptive-"))
     folder.mkdir(parents=True, exist_ok=True)
-    write_texts(folder)
-    found = {mixture: [] for mixture in MIXTURES}  # type: dict[str, list[tuple[dict[str, float], float]]]
+    if not (folder / "recipe.yaml").is_file():  # texts that are there already are those of runs that are there already
+        write_texts(folder)
+    asked = sys.argv[3].split(",") if len(sys.argv) > 3 else list(MIXTURES)
+    found = {mixture: [] for mixture in asked}  # type: dict[str, list[tuple[dict[str, float], float]]]
     print("seed  mixture  noise weight / start    words    lists    noise   (held out, nats per token)")
     for seed in range(seeds):
-        for mixture in MIXTURES:
+        for mixture in asked:
             losses, weight = train(folder, mixture, seed)
             found[mixture].append((losses, weight))
             print(
                 f"{seed:4}  {mixture:7}  {weight:20.3f}  {losses['words']:7.4f}  {losses['lists']:7.4f}  {losses['noise']:7.4f}", flush=True
             )
-    for mixture in ("speed", "excess"):
+    for mixture in (name for name in asked if name != "fixed"):
         pairs = list(zip(found[mixture], found["fixed"], strict=True))
         learnt = [(a["words"] + a["lists"] - b["words"] - b["lists"]) / 2 for (a, _), (b, _) in pairs]
         every = [a["all"] - b["all"] for (a, _), (b, _) in pairs]

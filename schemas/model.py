@@ -42,6 +42,9 @@ class ModelSettings:
         ff_width: width inside the feed-forward; 0 means 8/3 of width rounded up to a multiple of 64 (llama), 4 times width (gpt2).
         rope_theta: base of the rotary frequencies.
         rope_scaling: of llama: how rotary frequencies are stretched; null is not at all.
+        attention: what a token sees of a packed row: the tokens before it in its own document, or all before it in the row. A document's
+            first token is never a target.
+        positions: where positions begin at 0: in each document, or in each row.
         gelu: of gpt2: exact, or tanh, its approximation, which OpenAI's GPT-2 was trained with.
         norm_eps: epsilon of the norms.
         tied: the output layer shares the embedding.
@@ -60,6 +63,8 @@ class ModelSettings:
     ff_width: int = 0
     rope_theta: float = 10_000.0
     rope_scaling: RopeScaling | None = None
+    attention: Literal["document", "row"] = "document"
+    positions: Literal["document", "row"] = "document"
     gelu: Literal["exact", "tanh"] = "exact"
     norm_eps: float = 1e-5
     tied: bool = True

@@ -93,6 +93,9 @@ class Decoder(nn.Module):
 
     def packing(self, documents: torch.Tensor, positions: torch.Tensor) -> Packing:
         """Mask and angles of a batch from (B, L) numbers of documents and positions within them."""
+        if self.settings.attention == "row":
+            documents = torch.zeros_like(documents)
+        positions = self._placed(positions)
         mask = document_mask(documents, flex=documents.is_cuda if self.flex is None else self.flex)
         if self.settings.kind == "gpt2":
             return Packing(mask, None, None)
@@ -112,8 +115,15 @@ class Decoder(nn.Module):
         if self.position_embedding is None:
             return x
         in_part = self.split is not None and self.split.sequence
+        positions = self._placed(positions)
         positions = positions if self.split is None else self.split.positions(positions)
         return dropout(x + embedding(positions, own(self.position_embedding.weight, in_part)), self.settings.dropout, self.training)
+
+    def _placed(self, positions: torch.Tensor) -> torch.Tensor:
+        """Positions as the settings count them, from positions within documents."""
+        if self.settings.positions == "document":
+            return positions
+        return torch.arange(positions.shape[1], device=positions.device).expand(positions.shape)
 
     def normed(self, x: torch.Tensor) -> torch.Tensor:
         """(B, L, d) normed output of the last block, whole."""

@@ -70,6 +70,30 @@ def test_losses_equal_those_of_each_document_alone(tmp_path, settings):
     np.testing.assert_allclose(losses, expected, atol=5e-6)
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize(("attention", "positions"), [("row", "row"), ("row", "document"), ("document", "row")])
+def test_attention_and_positions_are_over_rows_where_asked(tmp_path, kind, attention, positions):
+    _, lots, _ = build(tmp_path)
+    batch = RowReader(tmp_path, lots).read(np.array([0, 0, 1, 1]), np.array([0, 1, 2, 3]))
+    settings = dataclasses.replace(MODEL, kind=kind, kv_heads=0, init_std=0.3, attention=attention, positions=positions)
+    tokens, targets, documents, places = (
+        torch.from_numpy(a) for a in (batch.tokens, batch.targets(), batch.documents(), batch.positions())
+    )
+    losses = Decoder(settings, WORDS, 32, seed=3)(tokens, targets, documents, places)
+    if attention == "row":
+        documents = torch.zeros_like(documents)
+    if positions == "row":
+        places = torch.arange(32).expand(tokens.shape)
+    plain = Decoder(dataclasses.replace(settings, attention="document", positions="document"), WORDS, 32, seed=3)
+    torch.testing.assert_close(losses, plain(tokens, targets, documents, places), atol=0, rtol=0)
+    first, second = batch.documents() == 0, (batch.documents() == 1) & (batch.targets() >= 0)
+    assert second.any()
+    tokens[torch.from_numpy(first)] = (tokens[torch.from_numpy(first)] + 1) % WORDS
+    inputs = (tokens, targets, torch.from_numpy(batch.documents()), torch.from_numpy(batch.positions()))
+    moved = (Decoder(settings, WORDS, 32, seed=3)(*inputs) - losses).abs().detach().numpy()[second]
+    assert (moved.max() > 1e-6) == (attention == "row"), "the second document sees the first one's tokens, or does not"
+
+
 def test_z_loss_is_added_while_training_and_never_in_evaluation(tmp_path):
     _, lots, _ = build(tmp_path)
     batch = RowReader(tmp_path, lots).read(np.array([0, 1]), np.array([0, 3]))
