@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from schemas.model import ModelSettings, RopeScaling
+from train import attention
 from train.attention import attend, document_mask, rotary_frequencies
 from train.model import Decoder
 
@@ -29,6 +30,21 @@ def test_flex_attention_equals_masked_attention():
     q, k, v = (torch.randn(2, 128, heads, 16, generator=generator) for heads in (4, 2, 2))
     one, two = (attend(q, k, v, document_mask(DOCUMENTS, flex=flex)) for flex in (False, True))
     torch.testing.assert_close(one, two, atol=2e-6, rtol=1e-5)
+
+
+def test_on_a_cpu_bf16_attention_in_fp32_is_nearer_to_float64_and_in_bf16_outside(monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(2, 128, 4, 16, generator=generator).bfloat16().requires_grad_() for _ in range(3)]
+    mask = document_mask(DOCUMENTS, flex=False)
+    exact = attend(*(part.detach().double() for part in inputs), mask)
+    errors = []
+    for longest in (0, 128):
+        monkeypatch.setattr(attention, "_WIDE_TO", longest)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = attend(*inputs, mask)
+        assert {found.dtype, *(grad.dtype for grad in torch.autograd.grad(found.sum(), inputs))} == {torch.bfloat16}
+        errors.append(float((found.detach().double() - exact).square().mean()))
+    assert errors[1] < errors[0] < 1e-4
 
 
 @pytest.mark.gpu

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.profiler import profile
 
-from train.kernels import linear_cross_entropy
+from train.kernels import linear_cross_entropy, linear_loss
 from train.kernels.row_loss import row_loss_
 
 
@@ -40,6 +40,19 @@ def place(impl):
 def assert_near(found, exact, tolerance):
     for values, wanted in zip(found, exact, strict=True):
         assert float((values.double() - wanted.double()).detach().abs().max()) <= tolerance * max(1.0, float(wanted.detach().abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_how_many_rows_stay_in_cache_changes_no_bit(monkeypatch, dtype):
+    torch.manual_seed(0)
+    hidden, weight, targets = case(37, 16, 101, dtype)
+    found = []
+    for elements in (1, 505, 1 << 19):
+        monkeypatch.setattr(linear_loss, "_CACHED_ELEMENTS", elements)
+        losses = linear_cross_entropy(hidden, weight, targets, z_loss=0.01, chunk=16, impl="eager")
+        found.append([losses.detach(), *torch.autograd.grad((losses * torch.arange(37)).sum(), (hidden, weight))])
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 2), (37, 16, 101), (13, 5, 1031)], ids=str)
