@@ -160,7 +160,7 @@ def _members(high, shift, part):  # type: ignore[no-untyped-def]
 
 
 def repeats(
-    hashes: npt.NDArray[np.uint64], group: Int64 | None = None, apart: int = 1, places: Int64 | None = None
+    hashes: npt.NDArray[np.uint64], group: Int64 | None = None, apart: int = 1, places: npt.NDArray[np.integer[Any]] | None = None
 ) -> npt.NDArray[np.bool_]:
     """Which units have an equal one before them.
 
@@ -186,7 +186,9 @@ def repeats(
     return out
 
 
-def _repeats(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64], places: Int64, apart: int) -> npt.NDArray[np.bool_]:
+def _repeats(
+    high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64], places: npt.NDArray[np.integer[Any]], apart: int
+) -> npt.NDArray[np.bool_]:
     """Which of some units have an equal one among them before them."""
     out = np.zeros(len(high), np.bool_)
     if _mark(np.argsort(high), high, low, places, apart, out):

@@ -20,7 +20,7 @@ shards: {bytes: 20000}
 def recipe_path(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     texts = corpus(31, 120)
-    urls = [f"http://www.x.org/{number % 50}?utm_source=a" if number % 3 == 0 else None for number in range(80)]
+    urls = [f"http://www.x.org/{number % 30}?utm_source=a" if number % 3 == 0 else None for number in range(80)]
     write_jsonl(folder / "web/a.jsonl", [*texts[:78], "", "a b"], url=urls)
     write_jsonl(folder / "books/a.jsonl", texts[70:])
     (folder / "recipe.yaml").write_text(RECIPE)

@@ -34,7 +34,7 @@ edits:
 signals: {vowels: {python: "scorer.py:vowels"}}
 rules:
   - {name: tiny, sql: n_words < 40, before: lines}
-  - {name: rich, sql: vowels > 0.42}
+  - {name: rich, sql: vowels > 0.205}
 decontaminate: {sets: {quiz: {paths: [quiz.jsonl]}}}
 block: {domains: [blocked.txt]}
 opt_out: {ids: [out.txt]}
@@ -59,7 +59,7 @@ def put(folder, number):
         first : first + PARTS[number]
     ]
     for place in range(10, 30):
-        texts[place] += f"\n{ITEM}"
+        texts[place] += f"\nIn {first + place}: {ITEM}"  # a line that no other document has
     texts[30:40] = [f"Small {first + n}." for n in range(10)]
     urls = [f"https://{'bad' if 40 <= n < 50 else 'good'}.example/{first + n}" for n in range(PARTS[number])]
     write_jsonl(folder / f"data/{'bac'[number]}.jsonl", texts, id=[f"d{first + n}" for n in range(PARTS[number])], url=urls)
@@ -138,7 +138,7 @@ def test_signals_rules_and_exclusions_reach_every_generation(lake):
         text = texts[row["doc_id"]]
         assert row["value"] == sum(char in "aeiou" for char in text) / max(len(text), 1)
         failed = [failure["rule"] for failure in verdicts[row["doc_id"]]["failures"]]
-        assert ("rich" in failed) == (row["value"] > 0.42)
+        assert ("rich" in failed) == (row["value"] > 0.205)
     assert len(rows(root, "scores")) == len(texts)
     for reason in ("contaminated_quiz", "url_blocked", "opted_out", "tiny"):
         met = [row for row in verdicts.values() if row["reason"] == reason]
@@ -171,11 +171,11 @@ def test_more_workers_and_one_go_after_another_give_the_same_bytes(lake, project
 
 def test_what_if_judges_all_generations_by_other_rules(lake, project):
     root, snapshots = lake
-    recipe = load_recipe(project / "recipe.yaml", ["rules.1.sql=vowels > 0.41"])
+    recipe = load_recipe(project / "recipe.yaml", ["rules.1.sql=vowels > 0.19"])
     found = rehearse(root, recipe, SHARE)
     scores = {row["doc_id"]: row["value"] for row in rows(root, "scores")}
     alive = {row["doc_id"]: row for row in rows(root, "verdicts") if row["state"] != "dropped"}
-    more = [row for doc, row in alive.items() if scores[doc] > 0.41]
+    more = [row for doc, row in alive.items() if scores[doc] > 0.19]
     assert {generation_of(snapshots[-1], row["locator"]) for row in more} == {0, 1, 2}
     assert [(e.kind, e.documents, e.bytes) for e in found.effects] == [("dropped", len(more), sum(row["bytes"] for row in more))]
     assert rehearse(root, load_recipe(project / "recipe.yaml"), SHARE).effects == []
@@ -201,6 +201,6 @@ def test_what_if_wants_new_files_curated_first(lake, project):
     write_jsonl(path, ["One more document of some words."], id=["x"])
     try:
         with pytest.raises(NotStored, match="step 'read'"):
-            rehearse(lake[0], load_recipe(project / "recipe.yaml", ["rules.1.sql=vowels > 0.3"]), SHARE)
+            rehearse(lake[0], load_recipe(project / "recipe.yaml", ["rules.1.sql=vowels > 0.2"]), SHARE)
     finally:
         path.unlink()
