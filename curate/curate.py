@@ -50,10 +50,7 @@ def read(c: Curation) -> None:
     check_expressions(c.recipe)
     read_generations(c)
     check_sources(c)
-    if len(c.documents) == len(c.before("read")):  # nothing is new
-        c.steps["repeats"] = c.before("repeats")
-    else:
-        c.keep(*repeats_step(c))
+    c.keep(*repeats_step(c))
     edit_documents(c)
 
 

@@ -1,11 +1,15 @@
-"""Looks for what would go wrong: environment, GPU, disk, locks, unfinished stages, damaged files."""
+"""Looks for what would go wrong: environment, GPU, disk, locks, unfinished steps and stages, damaged files."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import subprocess
+import tempfile
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,8 +18,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from pipelines.progress import Tell, untold
 from pipelines.tables import table
-from pipelines.trainer import live_trainer
+from pipelines.trainer import live_trainer, lock_holder
 from schemas.errors import LakeError
 from schemas.manifest import read_snapshot
 from schemas.settings import read_outcome
@@ -27,14 +32,16 @@ LOW_DISK_BYTES = 2_000_000_000
 PACKAGES = ("torch", "numpy", "pyarrow", "duckdb", "prefect", "tokenizers", "numba", "triton")
 
 
-def examine(root: Path, deep: bool) -> list[dict[str, str]]:
+def examine(root: Path, deep: bool, tell: Tell = untold) -> list[dict[str, str]]:
     """Findings, each with what was looked at, ``ok``, ``note`` or ``wrong``, and what to do.
 
     Args:
         root: the lake; it may be absent.
         deep: also read every file of the current snapshot and compare checksums.
+        tell: called with the files that were looked at, and how many there are.
     """
-    checks = [*_environment(), _gpu(), _disk(root), *(_lake(root, deep) if root.is_dir() else [("lake", NOTE, f"none at {root}")])]
+    lake = _lake(root, deep, tell) if root.is_dir() else [("lake", NOTE, f"none at {root}")]
+    checks = [*_environment(), *_gpu(), _disk(root), *_prefect(), *lake]
     return [{"what": what, "state": state, "detail": detail} for what, state, detail in checks]
 
 
@@ -50,14 +57,20 @@ def _environment() -> Iterator[tuple[str, str, str]]:
     yield "C++ compiler", GOOD if compiler else NOTE, compiler or "none: training.compile falls back to eager"
 
 
-def _gpu() -> tuple[str, str, str]:
+def _gpu() -> Iterator[tuple[str, str, str]]:
     if shutil.which("nvidia-smi") is None:
-        return "GPU", NOTE, "no NVIDIA driver: training runs on the CPU"
+        yield "GPU", NOTE, "no NVIDIA driver: training runs on the CPU"
+        return
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
     listed = subprocess.run(query, capture_output=True, text=True, timeout=30)
     if listed.returncode:
-        return "GPU", BAD, f"nvidia-smi fails: {listed.stdout.strip() or listed.stderr.strip()}"
-    return "GPU", GOOD, "; ".join(listed.stdout.strip().splitlines())
+        yield "GPU", BAD, f"nvidia-smi fails: {listed.stdout.strip() or listed.stderr.strip()}"
+        return
+    yield "GPU", GOOD, "; ".join(listed.stdout.strip().splitlines())
+    for path in sorted(Path(tempfile.gettempdir()).glob("gristmill-gpu-*.lock")):
+        holder = lock_holder(path)
+        if holder is not None:
+            yield "GPU lock", NOTE, f"{path.stem.removeprefix('gristmill-gpu-')} is used by the trainer of process {holder}"
 
 
 def _disk(root: Path) -> tuple[str, str, str]:
@@ -66,7 +79,24 @@ def _disk(root: Path) -> tuple[str, str, str]:
     return "disk", BAD if free < LOW_DISK_BYTES else GOOD, f"{free / 1e9:,.1f} GB free at {place}"
 
 
-def _lake(root: Path, deep: bool) -> Iterator[tuple[str, str, str]]:
+def _prefect() -> Iterator[tuple[str, str, str]]:
+    """Runs that a Prefect server takes for alive; whether their processes are, it does not know."""
+    address = os.environ.get("PREFECT_API_URL")
+    if address is None:
+        return
+    query = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}, "tags": {"all_": ["gristmill"]}}}
+    request = urllib.request.Request(f"{address}/flow_runs/filter", json.dumps(query).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            names = sorted(run["name"] for run in json.load(answer))
+    except (OSError, ValueError) as error:
+        yield "Prefect server", BAD, f"{address} does not answer: {error}; start it, or unset PREFECT_API_URL"
+        return
+    alive = f"says that these run: {', '.join(names)}; one whose process was killed is marked Crashed by automations.yaml, or by hand"
+    yield "Prefect server", NOTE if names else GOOD, alive if names else "no run is going on"
+
+
+def _lake(root: Path, deep: bool, tell: Tell) -> Iterator[tuple[str, str, str]]:
     try:
         with lock(root / ".lock", "doctor"):
             leftovers = sum(1 for path in root.rglob(f"{TEMPORARY}*") if "runs" not in path.relative_to(root).parts)
@@ -75,7 +105,9 @@ def _lake(root: Path, deep: bool) -> Iterator[tuple[str, str, str]]:
         yield "leftovers", NOTE if leftovers else GOOD, swept if leftovers else "none"
     except LakeError as error:
         yield "lake lock", NOTE, error.what
+    yield from _runs(root)
     yield from _stages(root)
+    yield from _steps(root)
     try:
         snapshot = read_snapshot(root)
     except LakeError as error:
@@ -83,7 +115,8 @@ def _lake(root: Path, deep: bool) -> Iterator[tuple[str, str, str]]:
         return
     files = [file for entries in snapshot.steps.values() for entry in entries for file in entry.files.values()]
     damaged = []
-    for file in files:
+    for number, file in enumerate(files):
+        tell(number, len(files))
         try:
             if deep:
                 verify(root, file)
@@ -93,6 +126,27 @@ def _lake(root: Path, deep: bool) -> Iterator[tuple[str, str, str]]:
             damaged.append(f"{file.path}: {error.what if isinstance(error, LakeError) else 'missing'}")
     how = "checksums" if deep else "sizes; --deep compares checksums"
     yield "files", BAD if damaged else GOOD, "; ".join(damaged[:5]) + " -> run again" if damaged else f"{len(files)} are whole ({how})"
+
+
+def _runs(root: Path) -> Iterator[tuple[str, str, str]]:
+    for path in sorted(root.glob("runs/*/.lock")):
+        try:
+            with lock(path, "doctor"):
+                continue
+        except LakeError as error:
+            yield f"run {path.parent.name}", GOOD, error.what
+
+
+def _steps(root: Path) -> Iterator[tuple[str, str, str]]:
+    """Shards that are done and that no snapshot has taken: of a curation that was stopped, or of other recipes."""
+    snapshots = [read_snapshot(root, path.stem) for path in root.glob("snapshots/*.json")]
+    named = {entry.key for snapshot in snapshots for entries in snapshot.steps.values() for entry in entries}
+    done = [path for path in root.glob("manifests/*/*/*.json") if path.stem not in named]
+    steps = Counter(path.parent.parent.name for path in sorted(done, key=lambda path: path.stat().st_mtime))
+    counted = ", ".join(f"{step} {count:,}" for step, count in steps.items())
+    unfinished = f"shards that no snapshot holds: {counted}; an interrupted curation goes on from them when it is run again,"
+    detail = f"{unfinished} what is left over goes with `gristmill snapshot --collect`"
+    yield "unfinished steps", NOTE if done else GOOD, detail if done else "none"
 
 
 def _stages(root: Path) -> Iterator[tuple[str, str, str]]:

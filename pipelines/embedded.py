@@ -21,8 +21,11 @@ QUIET = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
 }
-"""No telemetry, and no line of Prefect's own: errors reach the terminal once, from gristmill."""
+"""No telemetry, and no line of Prefect's own: errors reach the terminal once, from gristmill.
+
+Heartbeats come as often as automations.yaml expects them."""
 
 EMBEDDED = {
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
@@ -54,11 +57,13 @@ def run_under_prefect(parameters: RunParameters, console: Console) -> None:
         GristmillError: as ``pipelines.run.run_curriculum``.
     """
     settle()
-    from pipelines.flows import curriculum
+    from prefect import tags
+
+    from pipelines.flows import TAG, curriculum
     from pipelines.surroundings import Surroundings, terminal
 
     try:
-        with reporter(console) as progress, terminal(Surroundings(progress, speaker(console))):
+        with reporter(console) as progress, terminal(Surroundings(progress, speaker(console))), tags(TAG):
             curriculum(parameters)
     except RuntimeError as error:
         if "ephemeral" not in str(error):

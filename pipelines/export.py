@@ -26,6 +26,7 @@ from curate.corpus import column_array, rows_of
 from curate.lots import LotTable, read_lots
 from pipelines.card import dataset_card
 from pipelines.export_model import write_model
+from pipelines.progress import Tell, untold
 from schemas.errors import GristmillError, LakeError
 from schemas.manifest import Snapshot, read_snapshot
 from schemas.settings import Lot
@@ -79,6 +80,7 @@ def export(
     *,
     run: str | None = None,
     checkpoint: str | None = None,
+    tell: Tell = untold,
 ) -> int:
     """Write an export.
 
@@ -91,6 +93,7 @@ def export(
         force: whether to replace what is there.
         run: of hf-model: the run; None is the lake's only one.
         checkpoint: of hf-model: the checkpoint; None is the run's newest.
+        tell: called with the shards or lots that are done, and how many there are.
 
     Returns:
         Documents written, or rows for npy, tokens for bin, parameters for hf-model.
@@ -109,7 +112,7 @@ def export(
             if form == "hf-model":
                 count = write_model(root, snapshot, path, run, checkpoint)
             else:
-                count = _WRITERS[form](root, snapshot, path, state, target.name)
+                count = _WRITERS[form](root, snapshot, path, state, target.name, tell)
             if not count:
                 raise ExportError("nothing to write: no document is " + state.replace("_", " "), where=str(root))
     except OSError as error:
@@ -156,9 +159,10 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def texts(root: Path, snapshot: Snapshot, state: State) -> Iterator[tuple[int, pa.Table]]:
+def texts(root: Path, snapshot: Snapshot, state: State, tell: Tell = untold) -> Iterator[tuple[int, pa.Table]]:
     """Documents of a state by documents shard, in lake order, in the schema ``TEXT``."""
     for shard, (read, judged) in enumerate(zip(snapshot.steps["read"], snapshot.steps["verdicts"], strict=True)):
+        tell(shard, len(snapshot.steps["read"]))
         if "documents" not in read.files or "verdicts" not in judged.files:
             continue
         verdicts = pq.read_table(root / judged.files["verdicts"].path, columns=["locator", "state"], partitioning=None)
@@ -170,10 +174,10 @@ def texts(root: Path, snapshot: Snapshot, state: State) -> Iterator[tuple[int, p
             yield shard, documents.set_column(documents.schema.get_field_index("doc_id"), "doc_id", ids).select(TEXT.names).cast(TEXT)
 
 
-def _jsonl(root: Path, snapshot: Snapshot, path: Path, state: State, name: str) -> int:
+def _jsonl(root: Path, snapshot: Snapshot, path: Path, state: State, name: str, tell: Tell) -> int:
     count = 0
     with _open(path, name) as file:
-        for _, table in texts(root, snapshot, state):
+        for _, table in texts(root, snapshot, state, tell):
             for batch in table.to_batches(max_chunksize=1024):
                 lines = [
                     orjson.dumps({k: v for k, v in row.items() if v is not None}, option=orjson.OPT_APPEND_NEWLINE)
@@ -190,21 +194,21 @@ def _open(path: Path, name: str) -> IO[bytes]:
     return zstandard.open(path, "wb") if name.endswith(".zst") else path.open("wb")
 
 
-def _parquet(root: Path, snapshot: Snapshot, path: Path, state: State, name: str) -> int:
+def _parquet(root: Path, snapshot: Snapshot, path: Path, state: State, name: str, tell: Tell) -> int:
     count = 0
     with pq.ParquetWriter(path, TEXT, compression="zstd") as writer:
-        for _, table in texts(root, snapshot, state):
+        for _, table in texts(root, snapshot, state, tell):
             writer.write_table(table, row_group_size=1 << 16)
             count += table.num_rows
     return count
 
 
-def _hf(root: Path, snapshot: Snapshot, path: Path, state: State, name: str) -> int:
+def _hf(root: Path, snapshot: Snapshot, path: Path, state: State, name: str, tell: Tell) -> int:
     """A folder that ``datasets.load_dataset(folder)`` opens: Parquet by split and shard, and a card."""
     (path / "data").mkdir(parents=True)
     counts: dict[str, dict[str, tuple[int, int]]] = {}
     for each, split in SPLITS.items():
-        for shard, table in texts(root, snapshot, each):
+        for shard, table in texts(root, snapshot, each, tell):
             pq.write_table(table, path / "data" / f"{split}-{shard:05d}.parquet", compression="zstd")
             source = str(table.column("source")[0])
             documents, size = counts.setdefault(split, {}).get(source, (0, 0))
@@ -214,11 +218,12 @@ def _hf(root: Path, snapshot: Snapshot, path: Path, state: State, name: str) -> 
     return sum(documents for by_source in counts.values() for documents, _ in by_source.values())
 
 
-def _npy(root: Path, snapshot: Snapshot, path: Path, state: State, name: str) -> int:
+def _npy(root: Path, snapshot: Snapshot, path: Path, state: State, name: str, tell: Tell) -> int:
     """``<lot>.npy``: a matrix (rows, row length) of token ids; positions past a row's last end are padding."""
     table, count = read_lots(root, snapshot), 0
     path.mkdir(parents=True)
-    for lot in table.lots.values():
+    for number, lot in enumerate(table.lots.values()):
+        tell(number, len(table.lots))
         pieces = [tokens for tokens, _ in rows(root, lot)]
         target = np.lib.format.open_memmap(path / f"{lot.lot}.npy", "w+", pieces[0].dtype, (lot.rows, lot.row_length))
         np.concatenate(pieces, out=target)
@@ -228,11 +233,12 @@ def _npy(root: Path, snapshot: Snapshot, path: Path, state: State, name: str) ->
     return count
 
 
-def _bin(root: Path, snapshot: Snapshot, path: Path, state: State, name: str) -> int:
+def _bin(root: Path, snapshot: Snapshot, path: Path, state: State, name: str, tell: Tell) -> int:
     """``train.bin`` and ``holdout.bin``: token ids of all rows one after another, little-endian, without padding."""
     table, count = read_lots(root, snapshot), 0
     path.mkdir(parents=True)
-    for line in table.lines:
+    for number, line in enumerate(table.lines):
+        tell(number, len(table.lines))
         with (path / f"{line['split']}.bin").open("ab") as file:
             for tokens, lengths in rows(root, table.lots[line["lot"]]):
                 used = tokens[np.arange(tokens.shape[1]) < lengths[:, None]]
@@ -264,7 +270,7 @@ def _describe(root: Path, snapshot: Snapshot, path: Path, table: LotTable) -> No
     (path / "lots.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-_WRITERS: dict[Format, Callable[[Path, Snapshot, Path, State, str], int]] = {
+_WRITERS: dict[Format, Callable[[Path, Snapshot, Path, State, str, Tell], int]] = {
     "jsonl": _jsonl,
     "parquet": _parquet,
     "hf": _hf,

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
-from prefect import flow, task
+from prefect import flow, tags, task
 from prefect.cache_policies import NO_CACHE
 
 from curate.curate import deduplicate, filter_documents, publish, read
@@ -19,7 +20,7 @@ from curate.step import Shard, Step
 from pipelines import page
 from pipelines import run as plain
 from pipelines.engines import engine
-from pipelines.parameters import CleanupParameters, ReportParameters, RunParameters, StageParameters, stage_position
+from pipelines.parameters import AblateParameters, CleanupParameters, ReportParameters, RunParameters, StageParameters, stage_position
 from pipelines.snapshots import collect_garbage, garbage_line
 from pipelines.surroundings import surroundings
 from schemas.manifest import Entry, Snapshot, current_id, read_snapshot
@@ -43,6 +44,11 @@ class FlowCuration(Curation):
         work()
         return entries
 
+
+Json = Any
+
+TAG = "gristmill"
+"""On every run, those inside others too: automations.yaml looks for it, and a killed run leaves none of them Running."""
 
 _CURATION: ContextVar[FlowCuration | None] = ContextVar("curation", default=None)
 _INSIDE: ContextVar[str] = ContextVar("inside", default="curate")
@@ -88,7 +94,7 @@ def curate(settings: RunParameters) -> str:
     with lock(root / ".lock", "curate"):
         plain.sweep(root)
         before = current_id(root)
-        with _curation(settings) as state:
+        with _curation(settings) as state, tags(TAG, "curation"):
             filter_flow(settings)
             dedup_flow(settings)
             try:
@@ -105,7 +111,8 @@ def curate(settings: RunParameters) -> str:
 @flow(name="ingest", flow_run_name="ingest {settings.recipe.stem}")
 def ingest(settings: RunParameters) -> str:
     """Add files that the lake has not seen as a generation of their own; returns the snapshot's id, the same when there are none."""
-    return curate(settings.model_copy(update={"changes": (*settings.changes, "generations=append")}))
+    with tags(TAG, "curation"):
+        return curate(settings.model_copy(update={"changes": (*settings.changes, "generations=append")}))
 
 
 def _packed(state: FlowCuration, snapshot: Snapshot) -> Snapshot:
@@ -137,7 +144,8 @@ def train_stage(settings: StageParameters) -> str:
 
     @task(name="train", task_run_name=f"train {settings.stage}", cache_policy=NO_CACHE)
     def work() -> None:
-        ended.append(plain.train_stage(settings, planned, surroundings().say))
+        say = surroundings().trainer(page.key("progress-train", planned.run, planned.stage))
+        ended.append(plain.train_stage(settings, planned, say))
 
     work()
     page.show_stage(settings.root, planned, ended[0])
@@ -151,16 +159,38 @@ def curriculum(settings: RunParameters) -> dict[str, str]:
     with lock(plain.run_folder(settings, recipe) / ".lock", "run"):
         token = _INSIDE.set("curriculum")
         try:
-            curate(settings)
+            with tags(TAG, "curation"):
+                curate(settings)
         finally:
             _INSIDE.reset(token)
         plain.check_plan(settings, recipe, read_snapshot(settings.root))
         ended = {}
         for each in recipe.stages:
             parameters = StageParameters(**settings.model_dump(), stage=each.name)
-            stage(parameters)
-            ended[each.name] = train_stage(parameters)
+            with tags(TAG, "training"):
+                stage(parameters)
+                ended[each.name] = train_stage(parameters)
+    if surroundings().on_page:
+        page.link_report(settings.root, surroundings().say)
     return ended
+
+
+@flow(name="ablate", flow_run_name="ablate {settings.first.stem} {settings.second.stem}")
+def ablate(settings: AblateParameters) -> dict[str, str]:
+    """Compare two recipes at equal compute; returns what each held-out set shows."""
+    from pipelines.ablation import ablate as compare
+
+    first, second, neutral = settings.arms()
+    found: list[dict[str, Json]] = []
+
+    @task(name="ablate", cache_policy=NO_CACHE)
+    def work() -> None:
+        around = surroundings()
+        found.append(compare((first, second), neutral, settings.seeds, settings.tokens, around.progress, around.say))
+
+    work()
+    page.show_ablation(settings.lake.absolute(), found[0])
+    return {line["dataset"]: line["words"] for line in found[0]["differences"]}
 
 
 @flow(name="report", flow_run_name="report {settings.lake}")

@@ -7,8 +7,9 @@ Prefect's database is a view: whatever is shown here is read from the lake, and 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 from prefect.artifacts import create_image_artifact, create_link_artifact, create_markdown_artifact, create_table_artifact
@@ -20,9 +21,13 @@ from pipelines.catalog import ask, open_catalog
 from pipelines.parameters import RunParameters
 from pipelines.plan_view import plan_markdown
 from pipelines.state import lake_status
+from schemas.errors import GristmillError
 from schemas.manifest import Snapshot
 from schemas.settings import Outcome, StageSettings
 
+Json = Any
+
+PICTURE = "ablation/results.svg"
 _LOSSES = "SELECT step, value FROM metrics WHERE run = ? AND position = ? AND name = 'loss' AND status = 'seen' ORDER BY step"
 _WIDTH, _HEIGHT, _MARGIN = 640, 240, 40
 
@@ -64,7 +69,7 @@ def show_stage(root: Path, planned: StageSettings, outcome: Outcome) -> None:
     """A picture of the stage's losses, its held-out losses, and event ``stage.finished`` or ``stage.stopped-early``."""
     with open_catalog(root) as db:
         curve = [(line["step"], line["value"]) for line in ask(db, _LOSSES, planned.run, planned.position)]
-    picture = "data:image/svg+xml;base64," + b64encode(loss_picture(curve).encode()).decode()
+    picture = _svg(loss_picture(curve).encode())
     name = f"stage {planned.stage} of run {planned.run}"
     create_image_artifact(picture, key=key("loss-picture", planned.run, planned.stage), description=f"Loss of {name}, nats per token")
     lines = [f"{outcome.reason}: {outcome.detail}", "", "| | loss |", "|-|-:|"]
@@ -81,9 +86,30 @@ def show_report(target: Path) -> None:
     create_link_artifact(target.as_uri(), link_text=str(target), key="report", description="The report, on the worker's machine")
 
 
+def link_report(root: Path, say: Callable[[str], None]) -> None:
+    """Write the report into the lake and link it; where it cannot be written, say why: what was trained is there all the same."""
+    from pipelines.report import write_report
+
+    try:
+        show_report(write_report(root, root / "report.html"))
+    except GristmillError as error:
+        say(f"no report: {error}")
+
+
+def show_ablation(root: Path, found: Json) -> None:
+    """What an ablation found: a table of differences, and its picture."""
+    create_table_artifact(found["differences"], key="ablation", description=f"Bits per byte of {' and '.join(found['recipes'])}")
+    picture = _svg((root / PICTURE).read_bytes())
+    create_image_artifact(picture, key="ablation-picture", description="Every seed, and the differences with their intervals")
+
+
 def key(*parts: str) -> str:
     """An artifact's key: small letters, digits and dashes."""
     return "-".join(parts).replace("_", "-")
+
+
+def _svg(picture: bytes) -> str:
+    return "data:image/svg+xml;base64," + b64encode(picture).decode()
 
 
 def loss_picture(curve: Sequence[tuple[int, float]]) -> str:

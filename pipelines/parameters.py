@@ -39,9 +39,7 @@ class RunParameters(BaseModel):
     @field_validator("recipe")
     @classmethod
     def _is_file(cls, recipe: Path) -> Path:
-        if not recipe.is_file():
-            raise ValueError(f"no such recipe: {recipe.absolute()}")
-        return recipe
+        return _existing(recipe)
 
     @property
     def root(self) -> Path:
@@ -72,6 +70,41 @@ class StageParameters(RunParameters):
     """Stage name; every earlier stage must have ended."""
 
 
+class AblateParameters(BaseModel):
+    """Two recipes to compare, and a third whose held-out documents belong to neither."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    first: Path
+    """The recipe's YAML file; the raw one, whose tokenizer both get."""
+    second: Path
+    """The recipe to compare it with."""
+    neutral: Path
+    """A recipe whose held-out documents belong to neither."""
+    lake: Path = Path("ablation")
+    """A lake of the comparison's own."""
+    changes: tuple[str, ...] = ()
+    """Changes to the first two recipes, each `dotted.field=value`."""
+    seeds: int = Field(default=3, ge=3)
+    """Trainings of each recipe."""
+    tokens: int | None = Field(default=None, gt=0)
+    """Train each on so many, sources in proportion, instead of by the recipes' own stages."""
+    workers: int = Field(default=0, ge=0, le=4096)
+    """Shards worked on at once; 0 is one for each core."""
+
+    @field_validator("first", "second", "neutral")
+    @classmethod
+    def _are_files(cls, recipe: Path) -> Path:
+        return _existing(recipe)
+
+    def arms(self) -> tuple[RunParameters, RunParameters, RunParameters]:
+        """The parameters of the first recipe, of the second, and of the neutral one."""
+        first, second = (
+            RunParameters(recipe=recipe, lake=self.lake, changes=self.changes, workers=self.workers) for recipe in (self.first, self.second)
+        )
+        return first, second, RunParameters(recipe=self.neutral, lake=self.lake, workers=self.workers)
+
+
 class ReportParameters(BaseModel):
     """A lake and the report's file."""
 
@@ -94,6 +127,12 @@ class CleanupParameters(BaseModel):
     """What was written in so many days stays: an interrupted curation goes on from it."""
     dry_run: bool = False
     """Delete nothing; only count."""
+
+
+def _existing(recipe: Path) -> Path:
+    if not recipe.is_file():
+        raise ValueError(f"no such recipe: {recipe.absolute()}")
+    return recipe
 
 
 def share(text: str) -> float:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from curate.step import Progress as Reporter
+
+Tell = Callable[[int, int], None]
+"""Takes how many are done, and how many there are."""
+
+
+def untold(done: int, total: int) -> None:
+    """Nobody looks."""
 
 
 class Bars:
@@ -94,6 +101,33 @@ class _Rate:
         seconds = time.monotonic() - self._begin
         before = f", {skipped} done before" if skipped else ""
         return f"{step:<15} {done} shard{'s' * (done != 1)}{before} in {seconds:.1f} s  {self._per_second(seconds)}".rstrip()
+
+
+@contextmanager
+def counted(title: str, unit: str) -> Iterator[Tell]:
+    """A bar on standard error with rate and time left, of work that tells how many of how many are done; nothing without a terminal.
+
+    Args:
+        title: what is done.
+        unit: what is counted.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{unit}  {{task.fields[rate]}}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task(title, total=None, rate="")
+        yield lambda done, total: bars.update(task, completed=done, total=total, rate=_speed(bars.tasks[0].speed))
+
+
+def _speed(speed: float | None) -> str:
+    return "" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.1f}/s"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Starts a project: a folder with a recipe, ``prefect.yaml`` and a README that run as they are."""
+"""Starts a project: a folder with a recipe and those to compare it with, ``prefect.yaml`` and a README that run as they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from schemas.errors import GristmillError
 
-TEMPLATES = ("recipe.yaml", "prefect.yaml", "automations.yaml", "README.md")
+TEMPLATES = ("recipe.yaml", "raw.yaml", "neutral.yaml", "prefect.yaml", "automations.yaml", "README.md")
 
 
 def init_project(folder: Path) -> list[Path]:

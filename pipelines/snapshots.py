@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from curate.collect import Garbage, collect
+from pipelines.progress import Tell, untold
 from pipelines.tables import table
 from schemas.errors import LakeError
 from schemas.manifest import read_snapshot, write_snapshot
@@ -49,17 +50,18 @@ def keep_snapshot(root: Path, name: str) -> None:
         write_snapshot(root, read_snapshot(root), name)
 
 
-def use_snapshot(root: Path, name: str) -> None:
-    """Make a named snapshot the current one, after checking that all its files are there and whole.
+def use_snapshot(root: Path, name: str, tell: Tell = untold) -> None:
+    """Make a named snapshot the current one, after checking that all its files are there and whole, and telling how many are checked.
 
     Raises:
         LakeError: there is no such snapshot, or a file of it is missing or damaged.
     """
     with lock(root / ".lock", "snapshot"):
         snapshot = read_snapshot(root, name)
-        for entries in snapshot.steps.values():
-            for file in (file for entry in entries for file in entry.files.values()):
-                verify(root, file)
+        files = [file for entries in snapshot.steps.values() for entry in entries for file in entry.files.values()]
+        for number, file in enumerate(files):
+            tell(number, len(files))
+            verify(root, file)
         write_snapshot(root, snapshot)
 
 

@@ -1,4 +1,4 @@
-"""What a lake's text is like, by source: how much, how long, what was dropped and why, how much was duplicate."""
+"""What a lake's text is like, by source: how much, how long, in which language, what was dropped and why, how much was duplicate."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pipelines.tables import BLOCKS, table
 Json = Any
 
 _SOURCES = """
-SELECT source, count(*) AS documents, sum(bytes)::BIGINT AS bytes, count(*) FILTER (state = 'kept') AS kept,
+SELECT source, count(*) AS documents, sum(verdicts.bytes)::BIGINT AS bytes, count(*) FILTER (state = 'kept') AS kept,
+    coalesce(any_value(packed.tokens), 0) AS tokens,
     count(*) FILTER (reason IN ('url_duplicate', 'exact_duplicate', 'near_duplicate')) / count(*) AS duplicate_share,
     quantile_disc(bytes, .05) AS bytes_p5, quantile_disc(bytes, .5) AS bytes_median, quantile_disc(bytes, .95) AS bytes_p95,
     max(bytes) AS bytes_max
-FROM verdicts GROUP BY source ORDER BY source
+FROM verdicts LEFT JOIN (SELECT source, tokens FROM summary_sources) AS packed USING (source) GROUP BY source ORDER BY source
 """
 
 _REASONS = """
@@ -56,27 +57,32 @@ def lake_stats(root: Path) -> dict[str, list[dict[str, Json]]]:
 
 def print_stats(stats: dict[str, list[dict[str, Json]]], console: Console) -> None:
     """Print statistics for people."""
-    numbers = ("documents", "MB", "kept", "duplicates", "bytes p5", "median", "p95", "longest")
+    numbers = ("documents", "MB", "kept", "tokens", "duplicates", "bytes p5", "median", "p95", "longest")
+    documents = {source["source"]: source["documents"] for source in stats["sources"]}
     shown = table("Sources", ("source",), numbers, ("lengths (each block twice as long)",))
     for source in stats["sources"]:
         lengths = [line for line in stats["lengths"] if line["source"] == source["source"]]
         quantiles = [f"{source[name]:,}" for name in ("bytes_p5", "bytes_median", "bytes_p95", "bytes_max")]
-        counts = (f"{source['documents']:,}", f"{source['bytes'] / 1e6:,.2f}", f"{source['kept']:,}", f"{source['duplicate_share']:.1%}")
-        shown.add_row(source["source"], *counts, *quantiles, histogram({line["power"]: line["documents"] for line in lengths}))
+        counts = (f"{source['documents']:,}", f"{source['bytes'] / 1e6:,.2f}", f"{source['kept']:,}", f"{source['tokens']:,}")
+        shares = (f"{source['duplicate_share']:.1%}", *quantiles)
+        shown.add_row(source["source"], *counts, *shares, histogram({line["power"]: line["documents"] for line in lengths}))
     console.print(shown)
-    reasons = table("Dropped, by first reason", ("source", "reason"), ("documents", "MB"))
+    reasons = table("Dropped, by first reason", ("source", "reason"), ("documents", "MB"), ("share of the source",))
     for line in stats["reasons"]:
-        reasons.add_row(line["source"], line["reason"], f"{line['documents']:,}", f"{line['bytes'] / 1e6:,.2f}")
+        counts = (f"{line['documents']:,}", f"{line['bytes'] / 1e6:,.2f}")
+        reasons.add_row(line["source"], line["reason"], *counts, bar(line["documents"] / documents[line["source"]]))
     console.print(reasons)
-    rules = table("Failing each rule, whatever else fails", ("source", "rule"), ("documents",))
+    rules = table("Failing each rule, whatever else fails", ("source", "rule"), ("documents",), ("share of the source",))
     for line in stats["rules"]:
-        rules.add_row(line["source"], line["rule"], f"{line['documents']:,}")
+        rules.add_row(line["source"], line["rule"], f"{line['documents']:,}", bar(line["documents"] / documents[line["source"]]))
     console.print(rules)
     if stats["languages"]:
-        languages = table("Languages", ("source", "language"), ("documents", "kept", "MB", "median score"))
+        numbers = ("documents", "kept", "MB", "median score")
+        languages = table("Languages", ("source", "language"), numbers, ("share of the source",))
         for line in stats["languages"]:
             counts = (f"{line['documents']:,}", f"{line['kept']:,}", f"{line['bytes'] / 1e6:,.2f}", f"{line['median_score']:.3f}")
-            languages.add_row(line["source"], line["language"] or "none found", *counts)
+            share = bar(line["documents"] / documents[line["source"]])
+            languages.add_row(line["source"], line["language"] or "none found", *counts, share)
         console.print(languages)
 
 
@@ -87,3 +93,9 @@ def histogram(counts: dict[int, int]) -> str:
     top = max(counts.values())
     bars = [counts.get(key, 0) for key in range(min(counts), max(counts) + 1)]
     return f"{2 ** min(counts):,} B " + "".join(BLOCKS[-(-count * (len(BLOCKS) - 1) // top)] if count else " " for count in bars)
+
+
+def bar(share: float, width: int = 20) -> str:
+    """A share as a bar in eighths of a character, with its percentage."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip() + f" {share:.1%}"

@@ -114,7 +114,11 @@ def environment() -> dict[str, str]:
 
 def live_trainer(folder: Path) -> int | None:
     """Process id of the trainer that works on a stage now, if any."""
-    path = folder / LOCK
+    return lock_holder(folder / LOCK)
+
+
+def lock_holder(path: Path) -> int | None:
+    """Process id in a lock file that a live process holds, 0 where it says none; None when it is free."""
     if not path.is_file():
         return None
     with path.open("rb") as file:  # a shared lock, for which reading is enough: the lake may be read-only

@@ -38,13 +38,15 @@ def snapshot(
     """List the lake's snapshots, name the current one, go back to an earlier one, or collect garbage."""
     from dataclasses import asdict
 
+    from pipelines.progress import counted
     from pipelines.snapshots import collect_garbage, garbage_line, keep_snapshot, list_snapshots, print_snapshots, use_snapshot
 
     root = lake.absolute()
     if keep is not None:
         keep_snapshot(root, keep)
     if use is not None:
-        use_snapshot(root, use)
+        with counted("checksums", "files") as tell:
+            use_snapshot(root, use, tell)
     if not collect:
         return show(list_snapshots(root), json, print_snapshots)
     found = collect_garbage(root, days, dry_run)
@@ -64,10 +66,14 @@ def export(
     run: Annotated[str | None, Parameter(help="Run whose model to write; needed only where the lake has several.")] = None,
     checkpoint: Annotated[str | None, Parameter(help="Checkpoint to write, relative to the lake; by default the run's newest.")] = None,
     lake: Lake = LAKE,
+    json: Json = False,
 ) -> None:
     """Write curated text (jsonl, parquet, hf), token rows (npy, bin) or a trained model (hf-model) for use elsewhere."""
     from pipelines.export import UNITS, export, format_of
+    from pipelines.progress import counted
 
     form = format or format_of(target)
-    count = export(lake.absolute(), target, form, state, force, run=run, checkpoint=checkpoint)
-    print(f"{target}: {count:,} {UNITS[form]}")
+    with counted("export", "lots" if form in ("npy", "bin") else "shards") as tell:
+        count = export(lake.absolute(), target, form, state, force, run=run, checkpoint=checkpoint, tell=tell)
+    found = {"target": str(target), "format": form, UNITS[form]: count}
+    show(found, json, lambda _, console: console.print(f"{target}: {count:,} {UNITS[form]}", highlight=False, soft_wrap=True))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from pipelines import tables
 from pipelines.commands.options import LAKE, Changes, Engine, Json, Lake, Ranks, Recipe, Run, Sample, Workers, read_parameters, show
@@ -23,14 +24,16 @@ def run(
     sample: Sample = "100%",
     ranks: Ranks = 1,
     no_prefect: Annotated[bool, Parameter(negative=(), help="Call the same functions without Prefect.")] = False,
+    json: Json = False,
 ) -> None:
     """Run a recipe from raw text to the end of its last stage, and sum it up."""
     from pipelines.dedup_report import print_dedup
     from pipelines.progress import reporter
+    from pipelines.state import lake_status
     from pipelines.summary import print_summary
 
     parameters = read_parameters(recipe, lake, changes, sample, workers=workers, engine=engine, run=run, ranks=ranks)
-    console = tables.console()
+    console = tables.console(stderr=json)
     name = parameters.run_name(parameters.load())
     if no_prefect:
         from pipelines.run import run_curriculum
@@ -42,7 +45,7 @@ def run(
 
         run_under_prefect(parameters, console)
     print_dedup(parameters.root, parameters.load(), console)
-    print_summary(parameters.root, name, parameters.recipe, console)
+    show(lake_status(parameters.root), json, lambda _, console: print_summary(parameters.root, name, parameters.recipe, console))
 
 
 def curate(
@@ -112,19 +115,26 @@ def train(
     sample: Sample = "100%",
     ranks: Ranks = 1,
     dry_run: Annotated[bool, Parameter(negative=(), help="Only build it and do one step; report memory by part and time.")] = False,
+    json: Json = False,
 ) -> None:
     """Train one planned stage to its end; a stage that was interrupted resumes."""
+    from dataclasses import asdict
+
     from pipelines.run import prepared_stage, train_stage
 
     parameters = read_parameters(recipe, lake, changes, sample, run=run, ranks=ranks)
-    console = tables.console()
+    settings = prepared_stage(parameters, parameters.load(), name)
     if dry_run:
         from pipelines.trainer import dry_run as try_stage
 
-        return print(try_stage(parameters.root, prepared_stage(parameters, parameters.load(), name), ranks))
-    outcome = train_stage(parameters, prepared_stage(parameters, parameters.load(), name), tables.speaker(console))
-    console.print(f"{name}: {outcome.reason}: {outcome.detail}", highlight=False, soft_wrap=True)
-    return None
+        text = try_stage(parameters.root, settings, ranks)
+        return show({"stage": name, "report": text.splitlines()}, json, lambda _, console: tables.speaker(console)(text))
+
+    def tell(_: object, console: Console) -> None:
+        console.print(f"{name}: {outcome.reason}: {outcome.detail}", highlight=False, soft_wrap=True)
+
+    outcome = train_stage(parameters, settings, tables.speaker(tables.console(stderr=json)))
+    return show({"stage": name, **asdict(outcome)}, json, tell)
 
 
 def rewind(
@@ -168,13 +178,15 @@ def ablate(
     json: Json = False,
 ) -> None:
     """Train small models by two recipes at equal compute, and compare them on what either and a third one held out."""
-    from curate.step import Silent
     from pipelines.ablation import ablate
     from pipelines.ablation_picture import print_ablation
+    from pipelines.progress import reporter
 
     both = [read_parameters(recipe, lake, changes, "100%", workers=workers) for recipe in (a, b)]
-    say = tables.speaker(tables.console(stderr=json))
-    found = ablate(both, read_parameters(neutral, lake, (), "100%", workers=workers), seeds, tokens, Silent(), say)
+    console = tables.console(stderr=json)
+    say = tables.speaker(console)
+    with reporter(console) as progress:
+        found = ablate(both, read_parameters(neutral, lake, (), "100%", workers=workers), seeds, tokens, progress, say)
     show(found, json, print_ablation)
     say(f"Table, picture and numbers are in {lake / 'ablation'}; SQL: gristmill sql 'FROM ablations' --lake {lake}")
 
@@ -187,15 +199,13 @@ def score(
     json: Json = False,
 ) -> None:
     """Measure the loss of a run's model on every document, for curricula and rules by it."""
-    from rich.progress import Progress
-
     from pipelines.generate import only_run
+    from pipelines.progress import counted
     from pipelines.score import print_scores, score_documents
 
     root = lake.absolute()
-    with Progress(console=tables.console(stderr=True), transient=True) as bar:
-        task = bar.add_task("rows", total=None)
-        found = score_documents(root, run or only_run(root), output, lambda done, total: bar.update(task, completed=done, total=total))
+    with counted("score", "rows") as tell:
+        found = score_documents(root, run or only_run(root), output, tell)
     show(found, json, print_scores)
 
 

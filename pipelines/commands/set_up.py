@@ -33,11 +33,13 @@ def doctor(
     lake: Lake = LAKE,
     json: Json = False,
 ) -> None:
-    """Check environment, GPU, disk, locks, unfinished stages and the lake's files; exit code 2 when something is wrong."""
+    """Check environment, GPU, disk, locks, unfinished steps and stages, and the lake's files; exit code 2 when something is wrong."""
     from pipelines.doctor import BAD, examine, print_findings
+    from pipelines.progress import counted
     from schemas.errors import GristmillError
 
-    found = examine(lake.absolute(), deep)
+    with counted("checksums" if deep else "sizes", "files") as tell:
+        found = examine(lake.absolute(), deep, tell)
     show(found, json, print_findings)
     if wrong := [line["what"] for line in found if line["state"] == BAD]:
         raise GristmillError(f"something is wrong with: {', '.join(wrong)}", where="doctor")

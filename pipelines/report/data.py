@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pipelines.ablation import read_ablation
 from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.report.clusters import biggest_clusters, sampled_drops
 from pipelines.report.signals import signal_histograms
@@ -93,6 +94,7 @@ def report_data(root: Path) -> dict[str, Json]:
             "drops": sampled_drops(db, root),
             "runs": runs_data(db, root),
             "most_runs": MOST_RUNS,
+            "ablation": read_ablation(root),
         }
 
 

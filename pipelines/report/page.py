@@ -21,6 +21,7 @@ from markupsafe import Markup
 
 from curate.alarms import describe
 from pipelines.query import shown
+from pipelines.report.ablations import ablation_charts
 from pipelines.report.bundle import vega_bundle
 from pipelines.report.charts import Chart, clusters, funnel, languages, lengths, reasons, shown_sources, signals
 from pipelines.report.curves import compared, run_charts
@@ -76,6 +77,7 @@ def report_context(root: Path) -> dict[str, Json]:
         "signals": signals(found["signals"]),
         "clusters": clusters(found["cluster_sizes"], found["similarities"]),
         "compared": compared(found["runs"]),
+        "ablation": ablation_charts(found["ablation"]),
     }
     runs = [run_charts(run, number, names) for number, run in enumerate(found["runs"])]
     specs = {chart.key: chart.spec for charts in (*sections.values(), *runs) for chart in charts}

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from pipelines.trainer import live_trainer
 from tests.pipelines.tiny import write_project
 
@@ -64,6 +66,35 @@ class Site:
             found.setdefault(flows[run["flow_id"]], []).append(run["state"]["type"])
         return found
 
+    def state(self, run_id: str) -> str:
+        """Type of a flow run's state."""
+        with urllib.request.urlopen(f"{self.api}/flow_runs/{run_id}", timeout=20) as answer:
+            return str(json.load(answer)["state"]["type"])
+
+    def live(self) -> list[str]:
+        """Names of flow runs, those inside others too, that say they run."""
+        return [run["name"] for run in self.post("flow_runs/filter", {}) if run["state"]["type"] in ("RUNNING", "CANCELLING", "PENDING")]
+
+    def stop_worker(self, number: signal.Signals) -> None:
+        """Send the worker and all that it started a signal, and wait until its runs have ended, as a service manager does.
+
+        The worker itself is then killed: Prefect's may poll on after SIGTERM.
+        """
+        worker, process = self.worker(), self.started.pop()
+        runs = worker.children(recursive=True)
+        for each in (worker, *runs):
+            each.send_signal(number)
+        alive = psutil.wait_procs(runs, 60)[1]
+        process.kill()
+        process.wait()
+        assert alive == []
+
+    def worker(self) -> psutil.Process:
+        return psutil.Process(self.started[-1].pid)
+
+    def start_worker(self) -> None:
+        self.start("worker", "start", "--pool", "local", "--limit", "4")
+
     def artifacts(self) -> set[str]:
         return {artifact["key"] for artifact in self.post("artifacts/filter", {})}
 
@@ -102,7 +133,7 @@ def running_site(folder: Path, settings: Mapping[str, str]) -> Iterator[Site]:
         site.prefect("work-pool", "create", "local", "--type", "process")
         deployed = site.prefect("--no-prompt", "deploy", "--all")
         assert "failed" not in deployed.stdout.lower()
-        site.start("worker", "start", "--pool", "local", "--limit", "4")
+        site.start_worker()
         yield site
     finally:
         site.close()
@@ -116,20 +147,49 @@ def _healthy(site: Site) -> bool:
         return False
 
 
+class Training:
+    """Runs of the deployment ``curriculum`` that train one stage, one after another.
+
+    Args:
+        site: where.
+        run: name of the training run.
+        tokens: of its first stage, which does not stop early.
+    """
+
+    def __init__(self, site: Site, run: str, tokens: int) -> None:
+        changes = [f"stages.0.tokens={tokens}", "stages.0.training={}", "sources.web.max_epochs=4"]
+        settings = {"recipe": "recipes/python.yaml", "lake": "lake", "changes": changes, "run": run}
+        self.site, self.value = site, f"settings={json.dumps(settings)}"
+        self.folder = site.folder / f"lake/runs/{run}/0-first"
+
+    def start(self) -> str:
+        """Start a flow run; returns its id."""
+        started = self.site.prefect("deployment", "run", "curriculum/curriculum", "-p", self.value)
+        return next(word for word in started.stdout.split() if word.count("-") == 4 and len(word) == 36)
+
+    def wait(self, attempt: int) -> None:
+        """Wait until this attempt (from 0) has saved a checkpoint."""
+        wait_for(f"attempt {attempt} trains", lambda: list((self.folder / "checkpoints").glob(f"a{attempt:04d}-*")))
+
+    def has_saved(self) -> bool:
+        """Whether no trainer is at work and the last one ended by saving."""
+        last = (self.folder / "trainer.log").read_text().strip().splitlines()[-1]
+        return live_trainer(self.folder) is None and last.startswith("saved before step") and not (self.folder / "outcome.json").exists()
+
+    def cancel(self, run_id: str) -> None:
+        """Cancel a flow run, and wait until it is over."""
+        self.site.post(f"flow_runs/{run_id}/set_state", {"state": {"type": "CANCELLING"}})
+        wait_for("the run is cancelled", lambda: self.site.state(run_id) == "CANCELLED")
+        assert self.has_saved()
+
+
 def cancel_and_resume(site: Site) -> None:
     """Cancelling a training run lets it save, and a rerun finishes."""
-    changes = ["stages.0.tokens=40000", "stages.0.training={}", "sources.web.max_epochs=4"]
-    settings = {"recipe": "recipes/python.yaml", "lake": "lake", "changes": changes}
-    value = f"settings={json.dumps(settings)}"
-    started = site.prefect("deployment", "run", "curriculum/curriculum", "-p", value)
-    run_id = next(word for word in started.stdout.split() if word.count("-") == 4 and len(word) == 36)
-    folder = site.folder / "lake/runs/tiny/0-first"
-    wait_for("training runs", lambda: list((folder / "checkpoints").glob("a*")))
-    site.post(f"flow_runs/{run_id}/set_state", {"state": {"type": "CANCELLING"}})
-    wait_for("the run is cancelled", lambda: "CANCELLED" in site.runs()["curriculum"])
-    assert live_trainer(folder) is None and not (folder / "outcome.json").exists()
-    assert "Traceback" not in (folder / "trainer.log").read_text()
-    done = site.prefect("deployment", "run", "curriculum/curriculum", "-p", value, "--watch")
+    training = Training(site, "cancelled", 40_000)
+    run_id = training.start()
+    training.wait(0)
+    training.cancel(run_id)
+    done = site.prefect("deployment", "run", "curriculum/curriculum", "-p", training.value, "--watch")
     assert "Completed" in done.stdout, done.stdout
-    assert (site.folder / "lake/runs/tiny/1-second/outcome.json").is_file()
-    assert list((folder / "events").glob("a0001-*")), "the second run resumed the first stage"
+    assert (training.folder.parent / "1-second/outcome.json").is_file()
+    assert list((training.folder / "events").glob("a0001-*")), "the second run resumed the first stage"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -79,9 +80,12 @@ def test_the_file_opens_in_any_client_from_any_folder_in_an_old_storage_version(
     with open_catalog(lake):
         pass
     opened = f"duckdb.connect({str(lake / CATALOG)!r}, read_only=True)"
-    code = f"import duckdb; print({opened}.execute('FROM epochs_by_source()').fetchone()[2])"
-    shown = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)
-    assert shown.stdout == "3\n"
+    asked = ["funnel()", f"duplicates_of('{doc(0).hex()[:8]}')", "epochs_by_source()", "loss_by_source('first')", "documents_at(1)"]
+    asked += sorted(TABLES)
+    code = f"import duckdb, sys; db = {opened}; print([len(db.execute(f'FROM {{name}}').fetchall()) for name in sys.argv[1:]])"
+    shown = subprocess.run([sys.executable, "-c", code, *asked], cwd="/", capture_output=True, text=True, check=True)
+    rows = dict(zip(asked, json.loads(shown.stdout), strict=True))
+    assert list(rows.values())[:5] == [5, 1, 1, 3, 2] and rows["documents"] == 5 and rows["ledger"] == 4
     header = (lake / CATALOG).read_bytes()[:64]
     assert header[8:12] == b"DUCK" and int.from_bytes(header[12:20], "little") == 64  # 64 is the storage of DuckDB 0.9 to 1.x
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from tests.pipelines.prefect_site import ROOT, Site, cancel_and_resume, running_site, wait_for
+from tests.pipelines.prefect_site import ROOT, Site, Training, cancel_and_resume, running_site, wait_for
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -21,7 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_all_deployments_are_made_and_work_from_the_folder_they_were_deployed_in(site: Site) -> None:
     found = {each["name"]: each for each in site.post("deployments/filter", {})}
-    assert set(found) == {"curate", "ingest-nightly", "stage", "train-stage", "curriculum", "report", "cleanup"}
+    assert set(found) == {"curate", "ingest-nightly", "stage", "train-stage", "curriculum", "report", "ablate", "cleanup"}
     assert {name for name, each in found.items() if each["schedules"]} == {"ingest-nightly", "cleanup"}
     for each in found.values():
         assert each["pull_steps"] == [{"prefect.deployments.steps.set_working_directory": {"directory": str(site.folder)}}]
@@ -39,6 +41,8 @@ def test_a_deployed_curation_shows_its_subflows_and_publishes_a_snapshot(site: S
     assert "Completed" in done.stdout, done.stdout
     assert (site.folder / "lake/snapshots/current.json").is_file()
     states = site.runs()
+    steps = Counter((run["flow_run_id"], run["name"]) for run in site.post("task_runs/filter", {}) if "shards)" in run["name"])
+    assert set(steps.values()) == {1} and any(name.startswith("signals") for _, name in steps), "a step is one task, whatever its shards"
     assert states["filter"] == states["dedup"] == ["COMPLETED"]
     assert {"funnel", "progress-read", "progress-signals"} <= site.artifacts()
 
@@ -58,12 +62,47 @@ def test_cancelling_a_training_run_lets_it_save_and_a_rerun_finishes(site: Site)
     cancel_and_resume(site)
 
 
+def test_a_pause_and_a_shutdown_of_the_worker_let_training_save_and_it_goes_on(site: Site) -> None:
+    training = Training(site, "stopped", 120_000)
+    run_id = training.start()
+    training.wait(0)
+    site.post(f"flow_runs/{run_id}/set_state", {"state": {"type": "PAUSED", "name": "Paused"}, "force": True})
+    wait_for("the paused run has saved", training.has_saved)
+    assert site.state(run_id) == "PAUSED"
+    wait_for("its process is over", lambda: not site.worker().children())
+    assert site.post(f"flow_runs/{run_id}/resume", {})["status"] == "ACCEPT"
+    training.wait(1)
+    site.stop_worker(signal.SIGTERM)
+    assert training.has_saved() and site.live() == [] and site.state(run_id) == "CRASHED"
+    site.start_worker()
+    run_id = training.start()
+    training.wait(2)
+    training.cancel(run_id)
+    assert "progress-train-stopped-first" in site.artifacts()
+
+
 def test_the_heartbeat_automation_is_one_that_the_server_takes(site: Site) -> None:
     shutil.copy(ROOT / "pipelines/templates/automations.yaml", site.folder)
     site.prefect("automation", "create", "--from-file", "automations.yaml")
     found = {each["name"]: each for each in site.post("automations/filter", {})}
     assert found["gristmill-heartbeat"]["enabled"] and found["gristmill-heartbeat"]["actions"][0]["state"] == "CRASHED"
     assert any(name.startswith("curriculum") for name in found), "the one that trains on what is published"
+
+
+@pytest.mark.soak
+def test_a_flow_run_that_was_killed_with_its_worker_does_not_stay_running(site: Site) -> None:
+    """Nor do the runs inside it; the automation is the one made above, which waits for two minutes."""
+    training = Training(site, "killed", 120_000)
+    run_id = training.start()
+    training.wait(0)
+    site.stop_worker(signal.SIGKILL)
+    assert len(site.live()) == 2, "the curriculum and the stage in it"
+    wait_for("the automation has seen it", lambda: site.live() == [])
+    assert site.state(run_id) == "CRASHED"
+    site.start_worker()
+    run_id = training.start()
+    training.wait(1)
+    training.cancel(run_id)
 
 
 def test_cleanup_counts_and_the_report_is_written_and_linked(site: Site) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from pipelines.cli import run_command
 from pipelines.diff import diff, place_of, print_diff
 from pipelines.doctor import examine
 from pipelines.snapshots import keep_snapshot, list_snapshots, use_snapshot
-from pipelines.stats import histogram, lake_stats, print_stats
+from pipelines.stats import bar, histogram, lake_stats, print_stats
 from schemas.errors import LakeError
 from schemas.manifest import Snapshot, commit, read_snapshot, write_snapshot
 from schemas.store import lock
@@ -35,14 +37,18 @@ def judge_otherwise(lake: Path) -> None:
 def test_stats_count_by_source_with_exact_quantiles(lake: Path) -> None:
     stats = lake_stats(lake)
     source = stats["sources"][0]
-    assert (source["documents"], source["kept"], source["duplicate_share"]) == (5, 2, 0.2)
+    assert (source["documents"], source["kept"], source["tokens"], source["duplicate_share"]) == (5, 2, 14, 0.2)
     assert source["bytes_median"] == sorted(map(len, TEXTS))[2]
     assert {line["reason"]: line["documents"] for line in stats["reasons"]} == {"too_dull": 1, "near_duplicate": 1}
     assert stats["rules"] == [{"source": "web", "rule": "too_dull", "documents": 1}]
     assert sum(line["documents"] for line in stats["lengths"]) == 5
     out = io.StringIO()
     print_stats(stats, Console(file=out, width=160))
-    assert "too_dull" in out.getvalue()
+    assert "too_dull" in out.getvalue() and bar(0.2) in out.getvalue()
+
+
+def test_a_bar_is_as_long_as_its_share() -> None:
+    assert [bar(share, 4) for share in (0, 1 / 32, 0.5, 1)] == [" 0.0%", "▏ 3.1%", "██ 50.0%", "████ 100.0%"]
 
 
 def test_a_histogram_has_a_block_for_each_doubling() -> None:
@@ -109,6 +115,42 @@ def test_the_doctor_sees_a_held_lock_and_leftovers(lake: Path) -> None:
     assert findings(lake)["leftovers"][0] == "note" and findings(lake)["lake lock"][0] == "ok"
     with lock(lake / ".lock", "test"):
         assert "process" in findings(lake)["lake lock"][1]
+
+
+def test_the_doctor_tells_what_an_interrupted_curation_has_left_and_which_run_is_at_work(lake: Path) -> None:
+    for entries in read_snapshot(lake).steps.values():
+        for entry in entries:
+            commit(lake, entry)
+    assert findings(lake)["unfinished steps"] == ("ok", "none")
+    commit(lake, put(lake, "signals", {"signals": [{"doc_id": doc(0)}]}, "later"))
+    state, detail = findings(lake)["unfinished steps"]
+    assert state == "note" and "signals 1;" in detail and "run again" in detail
+    with lock(lake / "runs/demo/.lock", "run"):
+        assert "(run)" in findings(lake)["run demo"][1]
+    assert "run demo" not in findings(lake)
+
+
+def test_the_doctor_asks_prefect_which_runs_it_takes_for_alive(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    class Api(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'[{"name": "python"}]')
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.server_port}/api")
+        state, detail = findings(lake)["Prefect server"]
+        server.shutdown()
+    assert state == "note" and "these run: python;" in detail and b"RUNNING" in asked[0]
+    state, detail = findings(lake)["Prefect server"]
+    assert state == "wrong" and "does not answer" in detail
 
 
 def test_garbage_is_counted_and_collected_only_from_a_free_lake(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:

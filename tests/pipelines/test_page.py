@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -13,12 +14,13 @@ from curate.curate import curate
 from curate.curation import Curation
 from curate.engine import LocalExecutor
 from curate.step import Silent
-from pipelines import page
+from pipelines import page, surroundings
 from pipelines.parameters import RunParameters
 from schemas.errors import GristmillError
 from schemas.manifest import Snapshot
 from schemas.recipe import Recipe
 from tests.pipelines.tiny import write_project
+from train.progress import Progress
 
 
 @pytest.fixture
@@ -62,3 +64,17 @@ def test_the_picture_of_losses_is_a_line_inside_its_frame(curve: list[tuple[int,
     assert all(40 <= x <= 600 and 40 <= y <= 200 for x, y in points)
     if len(curve) == 3:
         assert points[0][1] == 40 and points[1][1] == 200 and points[2][0] == 600, "the first is highest, the second lowest"
+
+
+def test_a_trainers_lines_of_progress_are_an_artifact_and_all_lines_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[float, str]] = []
+    monkeypatch.setattr(surroundings, "create_progress_artifact", lambda progress, key, description: shown.append((progress, description)))
+    out, said = io.StringIO(), list[str]()
+    trainer = Progress("first", 0, 8, stream=out)
+    trainer.step(2, 3.0, 17_400.0, 0.4)
+    trainer.line("first  2/8  held out 3.1, web 3.1")
+    follow = surroundings.TrainingProgress("progress-train", said.append)
+    for line in out.getvalue().splitlines():
+        follow(line)
+    assert said == out.getvalue().splitlines() and len(said) == 2
+    assert [progress for progress, _ in shown] == [25.0] and "17.4 k tokens/s  40% of peak" in shown[0][1]

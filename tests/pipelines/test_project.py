@@ -18,7 +18,8 @@ def test_a_project_has_the_repositorys_deployments_for_its_own_recipe(tmp_path: 
     assert run_command(["init", str(tmp_path / "new")]) == 0
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(TEMPLATES)
     ours = (ROOT / "prefect.yaml").read_text(encoding="utf-8")
-    assert (tmp_path / "new/prefect.yaml").read_text(encoding="utf-8") == ours.replace("recipes/python.yaml", "recipe.yaml")
+    written = (tmp_path / "new/prefect.yaml").read_text(encoding="utf-8")
+    assert written == ours.replace("recipes/python.yaml", "recipe.yaml").replace("recipes/", "")
     names = {stage.name for stage in load_recipe(tmp_path / "new/recipe.yaml").stages}
     assert "code" in names & {stage.name for stage in load_recipe(ROOT / "recipes/python.yaml").stages}, "deployments name this stage"
 

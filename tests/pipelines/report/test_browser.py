@@ -53,13 +53,15 @@ def test_a_report_draws_its_charts_without_network_whatever_its_texts_say(
     path = write_report(hostile_lake, tmp_path / "report.html")
     how = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}, "offline": True}
     with opened(browser, path.as_uri(), **how) as page:
-        assert draw_all(page) >= 9
+        assert draw_all(page) >= 11
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (int(re.findall(r"\d+", background)[0]) < 128) == (scheme == "dark")
         shown = page.locator("#duplicates pre").first.text_content()
         assert "</script><script>document.title = 'owned'</script>" in shown
         assert page.locator("ins").last.text_content() == "text!"
+        assert "On what raw<script> holds out: good is better" in page.locator("#ablation").text_content()
+        assert page.locator("#ablation .mark-symbol.role-mark path").count() == 12 + 2, "each seed of both recipes, and the differences"
         assert page.locator("[data-chart][aria-label][tabindex='0']").count() == page.locator("[data-chart]").count()
 
 
@@ -83,7 +85,7 @@ def address(hostile_lake: Path) -> Iterator[str]:
 
 def test_the_live_report_leads_to_a_document(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
-        assert draw_all(page) >= 9
+        assert draw_all(page) >= 11
         page.fill("#find", "user-1")
         page.press("#find", "Enter")
         life = page.locator("main").text_content()
