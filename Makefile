@@ -18,6 +18,7 @@ lint: .venv/.test-installed
 	$(BIN)/lint-imports
 
 soak: .venv/.test-installed
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: atheris
 	$(BIN)/python -m pytest tests -m soak
 
 .venv/.installed: pyproject.toml constraints.txt

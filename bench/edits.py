@@ -1,6 +1,6 @@
 """Speed and memory of the edits: C4, masking, repair, repeated lines and substrings, one thread each, over texts in memory.
 
-    python bench/edits.py --data FOLDER [--megabytes 100] [--hits 0] [--suffix-array PYTHON]
+    python bench/edits.py --data FOLDER [--megabytes 100] [--hits 0] [--only NAME] [--suffix-array PYTHON]
 
 FOLDER holds .jsonl.gz files with `text`. `--hits N` prints N masked values of each kind with their surroundings, to be judged by eye.
 `--suffix-array` is an interpreter with pydivsufsort, which builds a suffix array and its common prefixes over the same bytes, for contrast.
@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--hits", type=int, default=0)
+    parser.add_argument("--only", help="one of rewriting, masking, repairing, looking, lines, substrings")
     parser.add_argument("--suffix-array", type=Path)
     options = parser.parse_args()
     if not options.data.is_dir():
@@ -133,12 +134,15 @@ def main() -> None:
 
     def substrings() -> str:
         windows = split_windows(array, 50)
-        places = np.arange(len(windows.row)) + 50 * windows.row.astype(np.int64)
+        places = windows.row.astype(np.uint32)  # in place: what is held beside the windows is what is measured
+        places *= 50
+        places += np.arange(len(places), dtype=np.uint32)
         _, removed = cut_units(array, windows, repeats(windows.hashes, None, 50, places))
         return f"{removed.sum() / size:.1%} cut, {len(windows.row):,} windows"
 
     for work in (rewriting, masking, repairing, looking, lines, substrings):
-        measure(work.__name__, size, work)
+        if options.only in (None, work.__name__):
+            measure(work.__name__, size, work)
     if options.hits:
         show_hits(parts, options.hits)
     if options.suffix_array:

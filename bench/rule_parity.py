@@ -1,7 +1,9 @@
 """Keep/drop agreement of the rule sets and of C4 with datatrove's filters, document by document, with every kind of disagreement.
 
-    python bench/rule_parity.py --peer PYTHON --data FOLDER [--every N] [--languages en] [--sets c4,fineweb]
+    python bench/rule_parity.py --peer PYTHON --data FOLDER [--every N] [--languages en] [--sets c4,fineweb,chain]
 
+`chain` is FineWeb's order, each filter seeing what the one before left (Gopher repetition, Gopher quality, C4 without its terminal-mark
+rule, FineWeb), against a curation under the rules and edits of recipes/fineweb.yaml.
 PYTHON is an interpreter of an environment of its own with `datatrove[processing]` and `spacy`; it runs this file with `--verdicts` and
 writes one JSON line a document. FOLDER holds .jsonl.gz files with `id`, `text` and `meta.lang`.
 """
@@ -57,7 +59,8 @@ def peer_verdicts(folder: Path, every: int, languages: set[str], sets: list[str]
     )
 
     kinds = dict(zip(SETS, (GopherQualityFilter, GopherRepetitionFilter, FineWebQualityFilter, C4QualityFilter), strict=True))
-    filters = {name: kinds[name]() for name in sets}
+    filters = {name: kinds[name]() for name in sets if name != "chain"}
+    chain = [GopherRepetitionFilter(), GopherQualityFilter(), C4QualityFilter(filter_no_terminal_punct=False), FineWebQualityFilter()]
     with out.open("w", encoding="utf-8") as file:
         for identity, text in documents(folder, every, languages):
             verdict: dict[str, str | None] = {}
@@ -70,6 +73,15 @@ def peer_verdicts(folder: Path, every: int, languages: set[str], sets: list[str]
                         verdict["text"] = digest(document.text)
                 except Exception as error:
                     verdict[name] = f"error: {type(error).__name__}"
+            if "chain" in sets:
+                document = Document(text=text, id=identity)
+                try:
+                    answers = (answer for chosen in chain if (answer := chosen.filter(document)) is not True)
+                    first = next(answers, None)
+                    verdict["chain"] = None if first is None else first[1]
+                except Exception as error:
+                    verdict["chain"] = f"error: {type(error).__name__}"
+                verdict["chain text"] = digest(document.text)
             file.write(json.dumps(verdict) + "\n")
 
 
@@ -89,9 +101,47 @@ def own_verdicts(texts: list[str], sets: list[str]) -> dict[str, list[list[dict[
         for row, rule in zip(edited.failures.row.tolist(), edited.failures.rule, strict=True):
             found["c4"][row] = [{"rule": rule.removeprefix("c4_")}]
         found["text"] = [[{"rule": digest(text)}] for text in edited.texts.to_pylist()]
-    if rules := [name for name in sets if name != "c4"]:
+    if "chain" in sets:
+        found |= own_chain(texts)
+    if rules := [name for name in sets if name not in ("c4", "chain")]:
         signals = pa.Table.from_batches([compute_signals(array)])
         found |= {name: evaluate(signals, resolve_rules([{"set": name}])).column("failures").to_pylist() for name in rules}
+    return found
+
+
+def own_chain(texts: list[str]) -> dict[str, list[list[dict[str, Any]]]]:
+    """First failure of each document in a curation in FineWeb's order, and the texts it leaves, as failures of a set ``chain text``."""
+    import pyarrow.parquet as pq
+
+    from curate.curate import curate
+    from curate.curation import Curation
+    from curate.engine import LocalExecutor
+    from curate.step import Silent
+    from schemas.recipe import Recipe
+    from schemas.recipe_file import load_recipe
+
+    ready = load_recipe(Path(__file__).parents[1] / "recipes/fineweb.yaml").model_dump(mode="json", exclude_defaults=True)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "made.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+        changes = {
+            "sources": {"web": {"reader": "jsonl", "paths": [f"{folder}/made.jsonl"], "max_bad_share": 1}},
+            "edits": [edit for edit in ready["edits"] if edit["edit"] == "c4"],
+            "dedup": {"exact": False, "near": None},
+            "holdout": {"share": 0},
+        }
+        snapshot = curate(Curation(Path(folder, "lake"), Recipe.model_validate(ready | changes), LocalExecutor(1), Silent()))
+        rows = {
+            table: [row for file in snapshot.files(table) for row in pq.read_table(Path(folder, "lake", file.path)).to_pylist()]
+            for table in ("documents", "verdicts")
+        }
+    # C4's reasons are prefixed here, since they stand beside other sets'.
+    reasons = {row["doc_id"]: row["reason"] for row in rows["verdicts"]}
+    newest = {row["record"]: row for row in rows["documents"]}
+    found: dict[str, list[list[dict[str, Any]]]] = {"chain": [[] for _ in texts], "chain text": [[{"rule": digest("")}] for _ in texts]}
+    for record, row in newest.items():
+        reason = reasons[row["doc_id"]]
+        found["chain"][record] = [] if reason is None else [{"rule": reason.removeprefix("c4_")}]
+        found["chain text"][record] = [{"rule": digest(row["text"])}]
     return found
 
 
@@ -142,10 +192,11 @@ def main() -> None:
     own = own_verdicts(texts, sets)
     for name in sets:
         report(name, identities, own[name], [verdict[name] for verdict in peer])
-    if "c4" in sets:
-        kept = [row for row, verdict in enumerate(peer) if verdict["c4"] is None and not own["c4"][row]]
-        same = sum(own["text"][row][0]["rule"] == peer[row]["text"] for row in kept)
-        print(f"c4: rewritten texts equal in {same} of {len(kept)} documents that both keep")
+    for name, texts_of in (("c4", "text"), ("chain", "chain text")):
+        if name in sets:
+            kept = [row for row, verdict in enumerate(peer) if verdict[name] is None and not own[name][row]]
+            same = sum(own[texts_of][row][0]["rule"] == peer[row][texts_of] for row in kept)
+            print(f"{name}: rewritten texts equal in {same} of {len(kept)} documents that both keep")
 
 
 if __name__ == "__main__":

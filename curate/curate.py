@@ -50,7 +50,10 @@ def read(c: Curation) -> None:
     check_expressions(c.recipe)
     read_generations(c)
     check_sources(c)
-    c.keep(*repeats_step(c))
+    if len(c.documents) == len(c.before("read")):  # nothing is new
+        c.steps["repeats"] = c.before("repeats")
+    else:
+        c.keep(*repeats_step(c))
     edit_documents(c)
 
 

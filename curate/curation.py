@@ -27,6 +27,7 @@ class Curation:
         memory_bytes: memory that global steps may use before they spill.
         steps: entries of finished steps, in the order of the path.
         earlier: the lake's snapshot, when new data are added to it as a generation; its entries are taken as they are.
+        rehearsal: rules may differ from those of earlier generations, whose stored signals are judged by them.
     """
 
     root: Path
@@ -38,6 +39,7 @@ class Curation:
     memory_bytes: int = 4 << 30
     steps: dict[str, list[Entry]] = field(default_factory=dict)
     earlier: Snapshot | None = None
+    rehearsal: bool = False
 
     def run(self, step: Step, shards: Sequence[Shard]) -> list[Entry]:
         """Run what the manifest lacks of a step."""

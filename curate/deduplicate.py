@@ -6,7 +6,7 @@ import itertools
 import os
 import tempfile
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.corpus import Corpus, column_array, locators, rows_of, shards_of
+from curate.corpus import Corpus, column_array, locators, rows_of
 from curate.curation import Curation, file_of
 from curate.dedup.exact import EXACT_VERSION, content_hash
-from curate.dedup.near import NEAR_VERSION, NearDuplicates, find_near_duplicates
+from curate.dedup.near import NEAR_VERSION, find_near_duplicates
+from curate.dedup.scratch import CHUNK, Scratch
 from curate.dedup.signature_files import SignatureSpill, from_table, to_table
 from curate.dedup.sketch import SIGNATURE_VERSION, Signatures, SketchSettings, sign
 from curate.dedup.urls import URLS_VERSION, normal_urls
@@ -125,86 +126,133 @@ def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
 
 
 def _deduplicate(writer: ShardWriter, task: Json) -> Mapping[str, int]:
+    """Choose over all signed documents; what is held for each of them lies in scratch arrays, so that memory stays within the limit."""
     if not task["signatures"]:
         return {"url": 0, "exact": 0, "near": 0}
-    tables = [_undropped(writer.root, task["earlier"], shard, path) for shard, path in task["signatures"]]
-    place, high, low = (np.concatenate([table.column(name).to_numpy() for table in tables]) for name in ("locator", "hash_0", "hash_1"))
-    old = shards_of(place) < (task["earlier"][0] or [0])[-1]
-    rank = _preference(writer.root, task, place)
-    rank[~old] += len(rank)
-    everyone = np.arange(len(place))
-    kept = _first_of_equal(*_url_hashes(writer.root, task, tables), rank) if task["dedup"]["urls"] else everyone.copy()
-    url = kept != everyone
-    similarity = np.where(url, np.nan, 1.0)
+    lake = _Signed(writer.root, task)
+    scratch = Scratch(lake.size, task["memory_bytes"] // 4)
+    place, high, low = (scratch.array(np.uint64) for _ in range(3))
+    for span, table in lake.tables(["locator", "hash_0", "hash_1"]):
+        for array, name in ((place, "locator"), (high, "hash_0"), (low, "hash_1")):
+            array[span] = table.column(name).to_numpy()
+    rank = _preference(lake, scratch, place)
+    kept, kind, alive = scratch.array(np.int64), scratch.array(np.int8), scratch.array(np.bool_, 1)
+    for span in scratch.chunks():
+        kept[span] = np.arange(span.start, span.stop)
+    if task["dedup"]["urls"]:
+        scratch.first_of_equal(*_url_hashes(lake, scratch), rank, alive, kept)
+        _retire(scratch, kept, alive, kind, _URL)
     if task["dedup"]["exact"]:
-        alive = np.flatnonzero(~url)
-        kept[alive] = alive[_first_of_equal(high[alive], low[alive], rank[alive])]
-    exact = (kept != everyone) & ~url
+        scratch.first_of_equal(high, low, rank, alive, kept)
+        _retire(scratch, kept, alive, kind, _EXACT)
+    similarity = scratch.array(np.float64, 1)
     if task["dedup"]["near"] is not None:
-        alive = np.flatnonzero(~exact & ~url)
-        found = _near(writer.root, task, tables, place, rank, ~exact & ~url, old)
-        kept[alive[found.document]] = alive[found.kept]
-        similarity[alive[found.document]] = found.similarity
-        # A copy of a document that a better one replaces is a near-duplicate of that better one.
-        similarity[exact] = similarity[kept[exact]]
-        kept[exact] = kept[kept[exact]]
-    kept[url] = kept[kept[url]]
-    duplicates = np.flatnonzero(kept != everyone)
-    kinds = np.where(url, "url", np.where(exact & (similarity == 1), "exact", "near"))
-    _write_clusters(writer, task, place, duplicates, kept[duplicates], similarity[duplicates], kinds[duplicates])
-    return {"url": int(url.sum()), "exact": int(exact.sum()), "near": len(duplicates) - int(exact.sum()) - int(url.sum())}
+        _near(lake, scratch, place, rank, alive, kept, similarity)
+    # A copy of a document that a better one replaces is a near-duplicate of that better one.
+    for copies in (_EXACT, _URL):
+        for rows in scratch.where(lambda span: kind[span] == copies):  # noqa: B023 (called at once)
+            similarity[rows] = similarity[kept[rows]]
+            kept[rows] = kept[kept[rows]]
+    return _write_clusters(writer, task, scratch, place, kept, similarity, kind)
 
 
-def _url_hashes(root: Path, task: Json, tables: Sequence[pa.Table]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+_URL, _EXACT = 1, 2
+"""Kinds of copies that are told by a hash; 0 is everything else."""
+
+
+def _retire(scratch: Scratch, kept: NDArray[np.int64], alive: NDArray[np.bool_], kind: NDArray[np.int8], copies: int) -> None:
+    """Take documents that another one is kept for out of what follows."""
+    for span in scratch.chunks():
+        gone = alive[span] & (kept[span] != np.arange(span.start, span.stop))
+        kind[span][gone] = copies
+        alive[span][gone] = False
+
+
+class _Signed:
+    """The signed documents of a lake, shard by shard; of an earlier generation those that no kept one replaced.
+
+    Attributes:
+        root: the lake.
+        task: the step's task.
+        size: documents.
+        old: documents of earlier generations, which come first.
+    """
+
+    def __init__(self, root: Path, task: Json) -> None:
+        self.root, self.task = root, task
+        ends = task["earlier"][0] or [0]
+        counts = [(shard, table.num_rows) for (shard, _), (_, table) in zip(task["signatures"], self.tables(["locator"]), strict=True)]
+        self.size = sum(count for _, count in counts)
+        self.old = sum(count for shard, count in counts if shard < ends[-1])
+
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator[tuple[slice, pa.Table]]:
+        """Signatures of each shard, and which documents they are."""
+        first = 0
+        for shard, path in self.task["signatures"]:
+            table = _undropped(self.root, self.task["earlier"], shard, path, columns)
+            yield slice(first, first + table.num_rows), table
+            first += table.num_rows
+
+
+def _url_hashes(lake: _Signed, scratch: Scratch) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """128-bit hashes of the normal forms of the documents' addresses; where there is none, numbers that no other has."""
-    corpus, parts = Corpus(root, task["documents"]), [np.empty((0, 2), np.uint64)]
-    for table, (shard, _) in zip(tables, task["signatures"], strict=True):
+    corpus = Corpus(lake.root, lake.task["documents"])
+    high, low = scratch.array(np.uint64), scratch.array(np.uint64)
+    for (span, table), (shard, _) in zip(lake.tables(["locator"]), lake.task["signatures"], strict=True):
         documents = corpus.table(shard, ["url"])
         assert documents is not None  # signed documents exist
-        urls = normal_urls(column_array(documents, "url").take(pa.array(rows_of(table.column("locator").to_numpy()))))
+        places = table.column("locator").to_numpy()
+        urls = normal_urls(column_array(documents, "url").take(pa.array(rows_of(places))))
         hashes = content_hash(urls.fill_null(""))
         missing = urls.is_null().to_numpy(zero_copy_only=False)
-        hashes[missing, 0], hashes[missing, 1] = table.column("locator").to_numpy()[missing], np.uint64(2**64 - 1)
-        parts.append(hashes)
-    joined = np.concatenate(parts)
-    return np.ascontiguousarray(joined[:, 0]), np.ascontiguousarray(joined[:, 1])
+        hashes[missing, 0], hashes[missing, 1] = places[missing], np.uint64(2**64 - 1)
+        high[span], low[span] = hashes[:, 0], hashes[:, 1]
+    return high, low
 
 
 def _near(
-    root: Path,
-    task: Json,
-    tables: Sequence[pa.Table],
+    lake: _Signed,
+    scratch: Scratch,
     place: NDArray[np.uint64],
     rank: NDArray[np.int64],
     alive: NDArray[np.bool_],
-    old: NDArray[np.bool_],
-) -> NearDuplicates:
-    """Near-duplicates among the documents that are still alive; their signatures are mapped from scratch files, not held."""
+    kept: NDArray[np.int64],
+    similarity: NDArray[np.float64],
+) -> None:
+    """Write what near-duplicates among the living documents are kept for; their signatures are mapped from scratch files, not held."""
+    task = lake.task
     near = NearDedup(**task["dedup"]["near"])
-    settings, corpus, chosen = sketch_settings(near), Corpus(root, task["documents"]), np.flatnonzero(alive)
+    settings, corpus = sketch_settings(near), Corpus(lake.root, task["documents"])
+    chosen, preference, count = scratch.array(np.int64), scratch.array(np.int64), 0
     with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
         spill = SignatureSpill(Path(folder), settings)
-        first = 0
-        for table in tables:
-            spill.append(from_table(table.filter(pa.array(alive[first : first + table.num_rows])), settings))
-            first += table.num_rows
-        return find_near_duplicates(
+        for span, table in lake.tables():
+            spill.append(from_table(table.filter(pa.array(alive[span])), settings))
+        for rows in scratch.where(lambda span: alive[span]):
+            chosen[count : count + len(rows)], preference[count : count + len(rows)] = rows, rank[rows]
+            count += len(rows)
+        found = find_near_duplicates(
             spill.finish(),
-            rank[chosen],
+            preference[:count],
             lambda indices: corpus.fetch(place[chosen[indices]]),
             settings,
             threshold=near.threshold,
             policy=near.policy,
-            locked=int(old[chosen].sum()),
-            memory_limit=task["memory_bytes"],
+            locked=int(np.count_nonzero(alive[: lake.old])),
+            memory_limit=task["memory_bytes"] // 2,
             threads=os.cpu_count() or 1,
         )
+    for first in range(0, len(found.document), CHUNK):
+        part = slice(first, first + CHUNK)
+        rows = chosen[found.document[part]]
+        kept[rows], similarity[rows] = chosen[found.kept[part]], found.similarity[part]
 
 
-def _undropped(root: Path, earlier: Json, shard: int, path: str) -> pa.Table:
+def _undropped(root: Path, earlier: Json, shard: int, path: str, columns: Sequence[str] | None) -> pa.Table:
     """A shard's signatures, of an earlier generation those of the documents that no kept one replaced."""
     with pa.memory_map(str(root / path)) as source:
         table = pa.ipc.open_file(source).read_all()
+    table = table if columns is None else table.select(columns)
     ends, clusters = earlier
     generation = bisect_right(ends, shard)
     if generation == len(ends):
@@ -213,20 +261,12 @@ def _undropped(root: Path, earlier: Json, shard: int, path: str) -> pa.Table:
     return table.filter(pa.array(~np.isin(rows_of(table.column("locator").to_numpy()), gone)))
 
 
-def _first_of_equal(high: NDArray[np.uint64], low: NDArray[np.uint64], rank: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each document, the most preferred one with the same content hash."""
-    order = np.lexsort((rank, low, high))
-    new = np.ones(len(order), dtype=np.bool_)
-    new[1:] = (high[order][1:] != high[order][:-1]) | (low[order][1:] != low[order][:-1])
-    first = np.empty(len(order), dtype=np.int64)
-    first[order] = order[np.flatnonzero(new)[np.cumsum(new) - 1]]
-    return first
-
-
-def _preference(root: Path, task: Json, place: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Rank of each document in the declared order of preference, 0 the most preferred; a total order."""
+def _preference(lake: _Signed, scratch: Scratch, place: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Rank of each document in the declared order of preference, 0 the most preferred; a total order, earlier generations first."""
+    task, root = lake.task, lake.root
     prefer = "".join(f"({expression}) DESC NULLS LAST, " for expression in task["dedup"]["prefer"])
-    with connect(task["memory_bytes"]) as db:
+    rank = scratch.array(np.int64)
+    with connect(task["memory_bytes"] // 2) as db:
         scan(db, "documents", root, present(task["documents"]), [name for name in DOCUMENTS.names if name not in ("text", "meta")])
         scan(db, "signals", root, present(task["signals"]), SIGNALS.names)
         own = ""
@@ -239,43 +279,57 @@ def _preference(root: Path, task: Json, place: NDArray[np.uint64]) -> NDArray[np
             else:
                 db.register(f"score_{name}", pa.table({"locator": pa.array([], pa.uint64()), name: pa.array([], pa.float64())}))
             own += f" LEFT JOIN score_{name} USING (locator)"
-        db.register("passing", pa.table({"locator": place, "position": np.arange(len(place))}))
-        ranks = db.sql(
+        spans = (pa.record_batch([place[span], np.arange(span.start, span.stop)], ["locator", "position"]) for span in scratch.chunks())
+        schema = pa.schema([("locator", pa.uint64()), ("position", pa.int64())])
+        db.register("passing", pa.RecordBatchReader.from_batches(schema, spans))
+        ordered: Any = db.sql(
             f"""
-            SELECT position, row_number() OVER (ORDER BY {prefer} list_position($sources, source), doc_id) - 1 AS rank
-            FROM passing JOIN documents USING (locator) JOIN signals USING (locator){own}
+            SELECT position FROM passing JOIN documents USING (locator) JOIN signals USING (locator){own}
+            ORDER BY {prefer} list_position($sources, source), doc_id
             """,
             params={"sources": task["sources"]},
-        ).fetchnumpy()
-    rank = np.empty(len(place), dtype=np.int64)
-    rank[ranks["position"]] = ranks["rank"]
+        ).to_arrow_reader(CHUNK)
+        done = 0
+        for batch in ordered:
+            rank[batch.column(0).to_numpy()] = np.arange(done, done + batch.num_rows)
+            done += batch.num_rows
+    for span in scratch.chunks():
+        if span.stop > lake.old:
+            rank[max(span.start, lake.old) : span.stop] += len(place)
     return rank
 
 
 def _write_clusters(
     writer: ShardWriter,
     task: Json,
+    scratch: Scratch,
     place: NDArray[np.uint64],
-    duplicates: NDArray[np.int64],
     kept: NDArray[np.int64],
     similarity: NDArray[np.float64],
-    kinds: NDArray[np.str_],
-) -> None:
-    pairs = pa.table(
-        {
-            "locator": place[duplicates],
-            "kept": place[kept],
-            "similarity": pa.array(similarity, mask=np.isnan(similarity)),
-            "kind": kinds.tolist(),
-        }
-    )
-    with connect(task["memory_bytes"]) as db:
+    kind: NDArray[np.int8],
+) -> Mapping[str, int]:
+    """Publish what is a duplicate of what, a row group at a time; returns how many there are of each kind."""
+    counts = {"url": 0, "exact": 0, "near": 0}
+    schema = pa.schema([("locator", pa.uint64()), ("kept", pa.uint64()), ("similarity", pa.float64()), ("kind", pa.int8())])
+
+    def pairs() -> Iterator[pa.RecordBatch]:
+        for span in scratch.chunks():
+            rows = np.flatnonzero(kept[span] != np.arange(span.start, span.stop)) + span.start
+            for name, number in (("url", _URL), ("exact", _EXACT), ("near", 0)):
+                counts[name] += int(np.count_nonzero(kind[rows] == number))
+            told = np.where((kind[rows] == _EXACT) & (similarity[rows] != 1), 0, kind[rows]).astype(np.int8)
+            alike = pa.array(similarity[rows], mask=kind[rows] == _URL)
+            yield pa.record_batch([pa.array(place[rows]), pa.array(place[kept[rows]]), alike, pa.array(told)], schema=schema)
+
+    with connect(task["memory_bytes"] // 2) as db:
         scan(db, "documents", writer.root, present(task["documents"]), ["doc_id", "source"])
-        db.register("pairs", pairs)
-        clusters = db.sql(
-            """
-            SELECT d.doc_id, d.source, p.locator, p.kind, k.doc_id AS kept_doc_id, p.similarity
+        db.register("pairs", pa.RecordBatchReader.from_batches(schema, pairs()))
+        clusters: Any = db.sql(
+            f"""
+            SELECT d.doc_id, d.source, p.locator, CASE kind WHEN {_URL} THEN 'url' WHEN {_EXACT} THEN 'exact' ELSE 'near' END AS kind,
+                k.doc_id AS kept_doc_id, p.similarity
             FROM pairs p JOIN documents d ON d.locator = p.locator JOIN documents k ON k.locator = p.kept ORDER BY p.locator
             """
-        ).to_arrow_table()
-    writer.table("clusters", clusters)
+        ).to_arrow_reader(1 << 16)
+        writer.batches("clusters", clusters)
+    return counts

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from curate.curation import Curation, source_of
 from curate.edit.failures import after_edits, edit_files
 from curate.exclude import exclusion_files, with_exclusions
 from curate.languages.step import language_rules
+from curate.languages.words import splitter, with_words
 from curate.rules import RULE_SETS, Rule, evaluate, resolve_rules
 from curate.scores import content_of, read_signals, signal_files, signal_schema
 from curate.signals import compute_signals
@@ -28,25 +31,41 @@ Json = Any
 
 def signals_step(c: Curation) -> tuple[Step, list[Shard]]:
     """A step from documents shards to signals shards, row by row aligned."""
-    shards = [
-        Shard(entry.label, entry.content, {"documents": c.path("read", "documents", shard), "batch_rows": c.batch_rows})
-        for shard, entry in enumerate(c.documents)
-    ]
-    return Step("signals", SIGNALS_VERSION, {}, _signals), shards
+    return Step("signals", SIGNALS_VERSION, {}, _signals), signal_shards(c, c.recipe.sources)
+
+
+def signal_shards(c: Curation, sources: Container[str]) -> list[Shard]:
+    """Shards of a step that counts signals in the text of some sources as it is now; where languages matter, words are cut by script."""
+    shards = []
+    for shard, entry in enumerate(c.documents):
+        source = source_of(entry)
+        asked, by_script = source in sources, c.recipe.sources[source].language is not None
+        path = c.path("read", "documents", shard) if asked else None
+        task = {"documents": path, "batch_rows": c.batch_rows, "by_script": by_script}
+        inputs = [entry.content, splitter()] if by_script else entry.content
+        shards.append(Shard(entry.label, inputs if asked else None, task))
+    return shards
 
 
 def _signals(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if task["documents"] is None:
         return {"documents": 0, "bytes": 0}
-    file = pq.ParquetFile(writer.root / task["documents"], memory_map=True)
+    table, size = count_signals(writer.root / task["documents"], task)
+    writer.table("signals", table)
+    return {"documents": table.num_rows, "bytes": size}
+
+
+def count_signals(documents: Path, task: Json) -> tuple[pa.Table, int]:
+    """The signals of a documents shard, with ``doc_id``, and the bytes of its texts."""
+    file = pq.ParquetFile(documents, memory_map=True)
     ids, parts, size = [], [], 0
     for batch in file.iter_batches(batch_size=task["batch_rows"], columns=["doc_id", "text"]):
         ids.append(batch.column("doc_id"))
         size += batch.column("text").nbytes
-        parts.append(compute_signals(batch.column("text").cast(pa.large_string())))
-    table = pa.Table.from_batches(parts, schema=SIGNALS).add_column(0, "doc_id", pa.chunked_array(ids))
-    writer.table("signals", table)
-    return {"documents": table.num_rows, "bytes": size}
+        texts = batch.column("text").cast(pa.large_string())
+        counted = compute_signals(texts)
+        parts.append(with_words(texts, counted) if task["by_script"] else counted)
+    return pa.Table.from_batches(parts, schema=SIGNALS).add_column(0, "doc_id", pa.chunked_array(ids)), size
 
 
 def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
@@ -59,15 +78,20 @@ def rules_step(c: Curation) -> tuple[Step, list[Shard]]:
         edits, failed = edit_files(c, shard)
         task = {"signals": signal_files(c.steps, own, shard), "rules": rules, "exclusions": paths, "failed": failed}
         shards.append(Shard(entry.label, [content_of(c.steps, own, shard), rules, *contents, edits], task))
-    return Step("rules", 4, {name: rules.version for name, rules in RULE_SETS.items()}, _rules), shards
+    return Step("rules", 4, rule_versions(), _rules), shards
 
 
-def rules_of(recipe: Recipe, source: str) -> list[Json]:
-    """What a source says of its languages and the recipe's rule entries for it, as JSON."""
-    language = recipe.sources[source].language
-    entries = [rule for rule in recipe.rules if rule.sources is None or source in rule.sources]
+def rule_versions() -> dict[str, int]:
+    """Version of each rule set."""
+    return {name: rules.version for name, rules in RULE_SETS.items()}
+
+
+def rules_of(recipe: Recipe, source: str, before: str | None = None) -> list[Json]:
+    """The recipe's rule entries for a source as JSON, after what it says of its languages; by choice those before an edit."""
+    language = recipe.sources[source].language if before is None else None
+    entries = [rule for rule in recipe.rules if rule.before == before and (rule.sources is None or source in rule.sources)]
     own: list[Json] = [] if language is None else [{"language": language.model_dump(mode="json")}]
-    return own + [entry.model_dump(mode="json", exclude={"sources"}, exclude_defaults=True) for entry in entries]
+    return own + [entry.model_dump(mode="json", exclude={"sources", "before"}, exclude_defaults=True) for entry in entries]
 
 
 def check_rules(recipe: Recipe) -> None:
@@ -84,6 +108,28 @@ def check_rules(recipe: Recipe) -> None:
                 where=f"sources.{source}.language",
                 fix="set language: {} (or with allow and min_score), or give the rule one threshold",
             )
+        for edit in sorted({rule.before for rule in recipe.rules if rule.before is not None}):
+            early_rules(json.dumps(rules_of(recipe, source, edit)))
+
+
+@lru_cache(maxsize=64)
+def early_rules(rules: str) -> list[Rule]:
+    """Rules of entries (as JSON) that are judged before an edit, where nothing but the signals table is known of a text.
+
+    Raises:
+        RecipeError: one that needs more.
+    """
+    chosen = resolve_rules(json.loads(rules))
+    for rule in chosen:
+        later = {"language"} & {"language" if rule.by_language else ""} | set(re.findall(r"\w+", rule.value)) - set(SIGNALS.names)
+        later &= set(signal_schema(()).names)
+        if later:
+            raise RecipeError(
+                f"{rule.name!r} of {rule.origin} reads {sorted(later)[0]!r}, which is measured after all edits",
+                where="rules",
+                fix="leave its 'before' out",
+            )
+    return chosen
 
 
 @lru_cache(maxsize=64)

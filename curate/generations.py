@@ -44,7 +44,8 @@ def read_generations(c: Curation) -> None:
     records = [read_json(c.root / entry.files["generation"].path) for entry in c.before("generation")]
     settings = generation_settings(c.recipe, c.sample)
     if records:
-        _refuse_changes(records[-1]["settings"], settings, generation_settings(c.recipe, c.sample, stated=True))
+        compared = [records[-1]["settings"], settings, generation_settings(c.recipe, c.sample, stated=True)]
+        _refuse_changes(*(map(_unjudged, compared) if c.rehearsal else compared))
     known: dict[str, list[Json]] = {}
     for shard in (shard for record in records for shard in record["shards"]):
         known.setdefault(_source(shard["label"]), []).append(shard)
@@ -98,6 +99,13 @@ def generation_settings(recipe: Recipe, sample: float, stated: bool = False) -> 
     return plain
 
 
+def _unjudged(settings: Json) -> Json:
+    """Settings without the rules that stored signals can be judged by anew."""
+    early = [rule for rule in settings.get("rules", []) if rule.get("before") is not None]
+    sources = {name: source | {"language": source.get("language") is not None} for name, source in settings["sources"].items()}
+    return settings | {"rules": early, "sources": sources}
+
+
 def _without_places(value: Json) -> Json:
     if isinstance(value, dict):
         return {name: _without_places(inner) for name, inner in value.items() if name not in PLACES}
@@ -124,6 +132,10 @@ def _different(old: Json, new: Json, stated: Json, place: str) -> Iterator[str]:
         more = stated if isinstance(stated, Mapping) and place != "sources" else {}
         for name in {**old, **more}:
             yield from _different(old.get(name), new.get(name), (stated or {}).get(name), f"{place}.{name}".lstrip("."))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        said = stated if isinstance(stated, list) else [None] * len(new)
+        for number, (each, now, told) in enumerate(zip(old, new, said, strict=True)):
+            yield from _different(each, now, told, f"{place}.{number}")
     elif old != new:
         yield place
 

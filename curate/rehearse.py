@@ -53,6 +53,7 @@ class _Refusing:
 
 def _not_stored(step: str, shards: int) -> NotStored:
     what = "counts repeated ids" if step == "repeats" else "computes a signal" if step.startswith("score_") else "goes over text"
+    what = "judges what is edited then" if step.startswith("edit_") and step.endswith("_rules") else what
     fix = "run `gristmill curate RECIPE` with the change; rules and thresholds over stored signals need none"
     if step in FAMILIES:
         what = "counts signals that nothing in the recipe named when the lake was curated"
@@ -123,7 +124,7 @@ def rehearse(root: Path, recipe: Recipe, sample: float = 1.0) -> Rehearsal:
         LakeError: nothing is curated.
     """
     snapshot = read_snapshot(root)
-    c = Curation(root, recipe, _Refusing(), Silent(), sample)
+    c = Curation(root, recipe, _Refusing(), Silent(), sample, rehearsal=True)
     read(c)
     measure(c)
     stored = [entry.content for entry in snapshot.steps["read"]]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ from schemas.store import Published, publish
 from schemas.tables import TABLES
 
 Json = Any
+ROW_GROUP = 1 << 16
+"""Rows of a row group."""
 
 
 class Progress(Protocol):
@@ -82,8 +85,30 @@ class ShardWriter:
         if rows.num_rows:
             table = rows.select(TABLES[name].names).cast(TABLES[name])
             self.publish(
-                name, "parquet", lambda path: pq.write_table(table, path, compression="zstd", row_group_size=1 << 16), table.num_rows
+                name, "parquet", lambda path: pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP), table.num_rows
             )
+
+    def batches(self, name: str, rows: pa.RecordBatchReader) -> None:
+        """Publish rows as they come as a Parquet file of a declared table, in row groups as `table` makes them; no rows, no file.
+
+        Raises:
+            pa.ArrowInvalid: the rows do not fit the declared schema.
+        """
+        groups = (pa.Table.from_batches([batch]).select(TABLES[name].names).cast(TABLES[name]) for batch in rows if batch.num_rows)
+        first = next(groups, None)
+        if first is None:
+            return
+        count = 0
+
+        def write(path: Path) -> None:
+            nonlocal count
+            with pq.ParquetWriter(path, TABLES[name], compression="zstd") as file:
+                for group in itertools.chain([first], groups):
+                    file.write_table(group, row_group_size=ROW_GROUP)
+                    count += group.num_rows
+
+        self.publish(name, "parquet", write)
+        self.files[name] = replace(self.files[name], rows=count)
 
     def arrow(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
         """Publish rows of any schema as an Arrow IPC file, uncompressed, to be memory-mapped."""

@@ -24,6 +24,15 @@ class Transformer(Strict):
     """Tokens of a text that the model sees; not above what it was made for."""
 
 
+class FastTextModel(Strict):
+    """A supervised model in fastText's format, .bin or .ftz: a classifier, or one that tells languages."""
+
+    path: str
+    """The file, relative to the recipe's folder; nothing in it is run."""
+    label: str
+    """Label whose probability is the signal, with or without __label__."""
+
+
 class Signal(Strict):
     """A signal of the user's own, one number for each document, which rules and other expressions name like any signal.
 
@@ -39,6 +48,8 @@ class Signal(Strict):
     """File of `gristmill classify train`, relative to the recipe's folder: the probability that a text is of the good kind, 0 to 1."""
     transformer: Transformer | None = None
     """A local transformers classifier."""
+    fasttext: FastTextModel | None = None
+    """A fastText model's probability of a label, 0 to 1; null where it knows nothing of a text."""
     losses: str | None = None
     """File of `gristmill score`, relative to the recipe's folder: the document's loss under an earlier model, null where that has none."""
     version: int = Field(default=1, ge=0)
@@ -48,8 +59,8 @@ class Signal(Strict):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Signal:
-        if sum(kind is not None for kind in (self.python, self.classifier, self.transformer, self.losses)) != 1:
-            raise ValueError("a signal has one of 'python', 'classifier', 'transformer' and 'losses'")
+        if sum(kind is not None for kind in (self.python, self.classifier, self.transformer, self.fasttext, self.losses)) != 1:
+            raise ValueError("a signal has one of 'python', 'classifier', 'transformer', 'fasttext' and 'losses'")
         return self
 
 
@@ -66,6 +77,10 @@ class RuleEntry(Strict):
     """One SQL expression over signals that is true for documents to drop."""
     name: str | None = Field(default=None, pattern=REASON)
     """Reason code of the recipe's own rule: letters, digits and _."""
+    before: str | None = None
+    """Edit before which the rule looks at the text (the first of that name); what fails is dropped there and not edited. Null: after all.
+
+    Only columns of the signals table are known by then; table early_signals holds them."""
     sources: list[str] | None = None
     """Sources it applies to; null is all."""
 

@@ -44,6 +44,11 @@ class C4Edit(_Edit):
     thresholds: dict[Literal["too_long_word", "too_few_words", "too_few_sentences"], Annotated[int, Field(ge=1)]] = {}
     """Changes to: most code points in a word (1000), least words in a line (3), least sentences in a document (5)."""
 
+    bad_words: list[str] = []
+    """Files of words and phrases, one a line, relative to the recipe's folder; a document whose lines hold one fails as c4_bad_words.
+
+    They match as whole words without regard to case and marks, anywhere in scripts without spaces; lines that begin with # are comments."""
+
     @model_validator(mode="after")
     def _no_dead_options(self) -> C4Edit:
         for rule in self.thresholds:

@@ -36,7 +36,7 @@ class Recipe(Strict):
     signals: dict[Annotated[str, Field(pattern=SQL_NAME)], Signal] = {}
     """Signals of the user's own by name, beside those of the signals table."""
     edits: list[Edit] = []
-    """Steps that change text, in the order in which they run; signals, rules and all that follows see the edited text."""
+    """Steps that change text, in the order in which they run; signals, rules (without before) and all that follows see edited text."""
     generations: Literal["one", "append"] = "one"
     """What a lake that holds a snapshot does with new files.
 
@@ -106,6 +106,10 @@ class Recipe(Strict):
             self._check_changes(stage, position)
         for position, rule in enumerate(self.rules):
             self._know(rule.sources or [], f"rules[{position}].sources")
+            if rule.before is not None and rule.before not in (names := [edit.edit for edit in self.edits]):
+                raise ValueError(
+                    f"rules[{position}].before names {rule.before!r}, which is no edit of the recipe{nearest(rule.before, names)}"
+                )
         for name, signal in self.signals.items():
             self._know(signal.sources or [], f"signals.{name}.sources")
         for position, edit in enumerate(self.edits):

@@ -152,12 +152,15 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
         for kind, path in signal.items() if isinstance(signal, dict) else []:
             if kind in ("classifier", "losses") or (kind == "python" and str(path).partition(":")[0].endswith(".py")):
                 signal[kind] = str(folder / str(path))
-            elif kind == "transformer" and isinstance(path, dict) and isinstance(path.get("path"), str):
+            elif kind in ("transformer", "fasttext") and isinstance(path, dict) and isinstance(path.get("path"), str):
                 path["path"] = str(folder / path["path"])
     decontaminate = value.get("decontaminate")
     sets = decontaminate.get("sets") if isinstance(decontaminate, dict) else None
     for each in sets.values() if isinstance(sets, dict) else []:
         _absolute_lists(each, ("paths",), folder)
+    edits = value.get("edits")
+    for edit in edits if isinstance(edits, list) else []:
+        _absolute_lists(edit, ("bad_words",), folder)
     _absolute_lists(value.get("opt_out"), ("domains", "ids"), folder)
     _absolute_lists(value.get("block"), ("domains", "urls", "words"), folder)
     choices = value.get("choices")

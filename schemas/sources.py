@@ -28,7 +28,10 @@ class Repeats(Strict):
 
 
 class Language(Strict):
-    """Which languages a source may have; needs the extra 'text'. Every document's language is then a signal, kept or not."""
+    """Which languages a source may have; needs the extra 'text'. Every document's language is then a signal, kept or not.
+
+    Words of texts in scripts without spaces (Han, kana, Thai, Lao, Khmer, Burmese, Tibetan, Ethiopic) are then cut by ICU.
+    """
 
     allow: list[Annotated[str, Field(pattern=r"^[a-z]{2,3}$")]] = []
     """Languages that stay (ISO 639, as the model names them: en, de, zh, ...); empty is all. Others fail as language_not_allowed."""

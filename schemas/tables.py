@@ -86,6 +86,10 @@ EDITS = pa.schema(
 
 SIGNALS_TABLE = pa.schema([doc_id(), *SIGNALS])
 
+EARLY_SIGNALS = pa.schema(
+    [doc_id(), *SIGNALS, column("step", pa.int32(), "place in the recipe of the edit before which they were counted")]
+)
+
 SCORES = pa.schema(
     [
         doc_id(),
@@ -338,6 +342,7 @@ TABLES: dict[str, pa.Schema] = {
     "repeats": REPEATS,
     "edits": EDITS,
     "signals": SIGNALS_TABLE,
+    "early_signals": EARLY_SIGNALS,
     "scores": SCORES,
     "exclusions": EXCLUSIONS,
     "forgotten": FORGOTTEN,

@@ -20,6 +20,9 @@ from curate.dedup.exact import fold_hash, fold_room, text_buffers
 LINES_VERSION = 1
 """Changes whenever equal texts give other units, hashes or cuts."""
 
+PART_UNITS = 1 << 21
+"""Units that are compared at once, about: parts of all hashes are sorted after one another, so that little is held beside the units."""
+
 Int64 = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.signedinteger[Any]]
 _LINE_END = 10
@@ -141,8 +144,23 @@ def _mark(order, high, low, places, apart, out):  # type: ignore[no-untyped-def]
     return closer
 
 
+@numba.njit(nogil=True, cache=True)
+def _members(high, shift, part):  # type: ignore[no-untyped-def]
+    """Units whose hash has these leading bits."""
+    count = 0
+    for unit in range(len(high)):
+        count += high[unit] >> shift == part
+    out = np.empty(count, np.int64)
+    count = 0
+    for unit in range(len(high)):
+        if high[unit] >> shift == part:
+            out[count] = unit
+            count += 1
+    return out
+
+
 def repeats(
-    hashes: npt.NDArray[np.uint64], group: Int64 | None = None, apart: int = 1, places: Int64 | None = None
+    hashes: npt.NDArray[np.uint64], group: Int64 | None = None, apart: int = 1, places: npt.NDArray[np.integer[Any]] | None = None
 ) -> npt.NDArray[np.bool_]:
     """Which units have an equal one before them.
 
@@ -160,6 +178,18 @@ def repeats(
     if group is not None:
         high = high ^ mix64(group.astype(np.uint64))
         low = low + mix64(~group.astype(np.uint64))
+    out = np.zeros(len(high), np.bool_)
+    bits = (len(high) // PART_UNITS).bit_length()
+    for part in range(1 << bits):
+        mine = _members(high, np.uint64(64 - bits), np.uint64(part)) if bits else np.arange(len(high))
+        out[mine] = _repeats(high[mine], low[mine], places[mine], apart)
+    return out
+
+
+def _repeats(
+    high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64], places: npt.NDArray[np.integer[Any]], apart: int
+) -> npt.NDArray[np.bool_]:
+    """Which of some units have an equal one among them before them."""
     out = np.zeros(len(high), np.bool_)
     if _mark(np.argsort(high), high, low, places, apart, out):
         order = np.lexsort((low, high))  # stable: equal units stay in their order

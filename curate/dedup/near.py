@@ -17,6 +17,7 @@ from curate.dedup.graph import candidate_graph
 from curate.dedup.join import Buckets, join
 from curate.dedup.leader import Decisions, decide_leaders
 from curate.dedup.partitions import Components, partitioned
+from curate.dedup.scratch import Scratch
 from curate.dedup.sketch import Signatures, SketchSettings
 from curate.dedup.transitive import decide_transitive
 from curate.dedup.verify import BATCH_SHINGLES, FetchTexts, Int64, exact_jaccard
@@ -149,16 +150,25 @@ def find_near_duplicates(
         def decide(batch: int) -> tuple[Decisions, int]:
             return _decide(components.batch(batch), signatures, preference, fetch_texts, threshold, policy, locked, share)
 
+        scratch = Scratch(len(signatures), memory_limit // 8)
+        keeper, similarity, sizes = scratch.array(np.int64, -1), scratch.array(np.float64), scratch.array(np.int32)
+        comparisons = verified = rounds = oversized = dropped = 0
         with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(decide, range(batches)))
-    found = [decisions for decisions, _ in parts]
-    dropped, kept, similarity = (np.concatenate([getattr(each, name) for each in found]) for name in ("dropped", "kept", "similarity"))
-    order = np.argsort(dropped)
-    clusters = np.unique(kept, return_counts=True)[1]
+            for found, read in pool.map(decide, range(batches)):
+                keeper[found.dropped], similarity[found.dropped] = found.kept, found.similarity
+                np.add.at(sizes, found.kept, 1)
+                comparisons, verified, dropped = comparisons + found.comparisons, verified + read, dropped + len(found.dropped)
+                rounds, oversized = max(rounds, found.rounds), oversized + found.oversized
+    largest = max((int(sizes[span].max()) for span in scratch.chunks()), default=0)
+    told = Scratch(dropped, memory_limit // 8)
+    document, kept, likeness, place = told.array(np.int64), told.array(np.int64), told.array(np.float64), 0
+    for rows in scratch.where(lambda span: keeper[span] >= 0):
+        part = slice(place, place + len(rows))
+        document[part], kept[part], likeness[part] = rows, keeper[rows], similarity[rows]
+        place += len(rows)
     return NearDuplicates(
-        dropped[order], kept[order], similarity[order], candidates, sum(each.comparisons for each in found),
-        sum(verified for _, verified in parts), max(each.rounds for each in found), int(clusters.max(initial=-1)) + 1,
-        components.largest_bucket, sum(each.oversized for each in found),
+        document, kept, likeness, candidates, comparisons, verified, rounds, largest + 1 if largest else 0,
+        components.largest_bucket, oversized,
     )  # fmt: skip
 
 

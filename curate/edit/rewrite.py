@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curate.corpus import column_array, locators
+from curate.edit.bad_words import BAD_WORDS_VERSION, without_bad_words
 from curate.edit.c4 import C4_VERSION, c4
 from curate.edit.mask import MASK_VERSION, mask
 from curate.edit.record import Edited, Failed, edit_rows
@@ -29,7 +30,7 @@ BATCH_BYTES = 32_000_000
 """Text that is edited at once, about; a longer document is edited alone."""
 
 VERSIONS: dict[str, int] = {
-    "c4": C4_VERSION,
+    "c4": C4_VERSION + BAD_WORDS_VERSION - 1,
     "mask": MASK_VERSION,
     "repair": REPAIR_VERSION,
     "lines": REPEATED_VERSION,
@@ -68,7 +69,7 @@ def batches(documents: Path, rows: int) -> Iterator[tuple[int, pa.LargeStringArr
 def editor(settings: Json, root: Path, drops: str | None) -> Editor:
     """What runs an edit of the recipe over the batches of a shard."""
     if settings["edit"] == "c4":
-        return lambda texts: c4(texts, settings["off"], settings["thresholds"])
+        return lambda texts: without_bad_words(texts, c4(texts, settings["off"], settings["thresholds"]), settings.get("bad_words", ()))
     if settings["edit"] == "repair":
         return repair
     if settings["edit"] == "mask":

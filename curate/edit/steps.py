@@ -2,7 +2,8 @@
 
 Edits that look at one document at a time run together, in one pass over each shard. An edit that looks for repeats in the whole corpus
 begins a new pass: a step writes the hashes of each shard's units, a global one says which of them have an equal one before, and
-the pass cuts them out. Documents that an edit dropped, or that repeat an id, are not touched by later edits, and repeat nothing.
+the pass cuts them out. Rules that look at the text before an edit begin a pass, too. Documents that an edit or such a rule dropped, or
+that repeat an id, are not touched by later edits, and repeat nothing.
 
 A shard that changes is published whole as ``texts``; one that does not keeps its file. Rows stay where they are, so locators hold.
 """
@@ -19,6 +20,8 @@ import pyarrow as pa
 
 from curate.curation import Curation, source_of
 from curate.dedup.lines import repeats
+from curate.edit.bad_words import read_words
+from curate.edit.early import early_rules_step, early_signals_step, judged_edits
 from curate.edit.failures import edit_steps
 from curate.edit.repeated import REPEATED_VERSION, compared, overlap
 from curate.edit.rewrite import VERSIONS, Active, batches, rewrite_shard
@@ -33,19 +36,27 @@ UNIT_BYTES = 80
 
 def edit_documents(c: Curation) -> None:
     """Run the recipe's edits; afterwards the documents of all shards are the edited ones."""
+    judged = judged_edits(c)
     for turn, edits in enumerate(passes(c)):
+        if (place := edits[0]["step"]) in judged:
+            c.extend(*early_signals_step(c, place, judged[place]))
+            shards = range(len(c.documents))
+            c.extend(*early_rules_step(c, place, judged[place], [_active(c, i) for i in shards], [_inputs(c, i) for i in shards]))
         drops = _repeated(c, turn, edits[0]) if edits[0]["within"] == "corpus" else {}
         entries = c.extend(*_rewrite_step(c, turn, edits, drops))
         c.steps["read"] = [_edited(read, entry) for read, entry in zip(c.documents, entries, strict=True)]
 
 
 def passes(c: Curation) -> list[list[Json]]:
-    """The recipe's edits, cut before each that compares the whole corpus; each with its name, place, settings and version."""
+    """The recipe's edits, each with its name, place, settings and version; cut before one that compares all, or that rules come before."""
     found: list[list[Json]] = []
+    judged = judged_edits(c)
     for position, edit in enumerate(c.recipe.edits):
         settings = edit.model_dump(mode="json") | {"step": position, "version": VERSIONS[edit.edit]}
         settings.setdefault("within", "document")
-        if not found or settings["within"] == "corpus":
+        if files := settings.pop("bad_words", None):  # the words themselves, so that it does not matter where their files lie
+            settings["bad_words"] = read_words(files, f"edits[{position}].bad_words")
+        if not found or settings["within"] == "corpus" or position in judged:
             found.append([])
         found[-1].append(settings)
     return found

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from curate.curation import Curation, source_of
 from curate.languages.identify import LANGUAGE_VERSION, language_model, languages_of
+from curate.languages.words import splitter
 from curate.rules import Rule
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import RecipeError, nearest
@@ -58,11 +59,12 @@ def check_languages(recipe: Recipe) -> None:
     """Accept allowed languages that the model knows.
 
     Raises:
-        RecipeError: one that it does not know, with the nearest name; or the model is not installed.
+        RecipeError: one that it does not know, with the nearest name; or the model or ICU is not installed.
     """
     for name, source in recipe.sources.items():
         if source.language is None:
             continue
+        splitter()
         _, known = language_model()
         for language in source.language.allow:
             if language not in known:

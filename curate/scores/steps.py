@@ -16,6 +16,8 @@ from curate.curation import Curation, source_of
 from curate.rules import validate_expression
 from curate.scores.classifier import Classifier, load_classifier
 from curate.scores.columns import signal_schema, step_name
+from curate.scores.fasttext import FASTTEXT_VERSION, label_number, load_fasttext
+from curate.scores.fasttext_file import read_model
 from curate.scores.losses import losses_of, read_losses
 from curate.scores.python import GIVEN, code_of, load_function, score
 from curate.scores.transformer import check_model, folder_content
@@ -53,6 +55,8 @@ def check_signals(recipe: Recipe) -> None:
             load_classifier(Path(signal.classifier))
         elif signal.transformer is not None:
             check_model(Path(signal.transformer.path), signal.transformer.label, where)
+        elif signal.fasttext is not None:
+            label_number(read_model(Path(signal.fasttext.path)), signal.fasttext.label, f"{where}.fasttext.label")
         elif signal.losses is not None:
             read_losses(signal.losses)
 
@@ -74,6 +78,10 @@ def _score_step(c: Curation, name: str, signal: Signal) -> tuple[Step, list[Shar
         content = folder_content(Path(signal.transformer.path), f"signals.{name}")
         settings["transformer"] = signal.transformer.model_dump(exclude={"path"}) | {"content": content}
         model = {"transformer": settings["transformer"] | {"folder": signal.transformer.path}}
+    elif signal.fasttext is not None:
+        content = checksum(Path(signal.fasttext.path))
+        settings["fasttext"] = [content, signal.fasttext.label, FASTTEXT_VERSION]
+        model = {"fasttext": signal.fasttext.model_dump(), "content": content}
     elif signal.losses is not None:
         settings["losses"], model = checksum(Path(signal.losses)), {"losses": signal.losses}
     wanted = set(c.recipe.sources if signal.sources is None else signal.sources)
@@ -97,6 +105,9 @@ def _score(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         values = score(load_function(task["python"], task["where"]), documents, task["python"], task["where"])
     elif "classifier" in task:
         values = pa.array(_classifier(task["classifier"], task["content"]).score(column_array(documents, "text")))
+    elif "fasttext" in task:
+        fasttext = load_fasttext(task["fasttext"]["path"], task["content"])
+        values = fasttext.score(column_array(documents, "text"), label_number(fasttext.model, task["fasttext"]["label"], task["where"]))
     else:
         values = model_scores(column_array(documents, "text"), task["transformer"])
     names = pa.repeat(task["signal"], documents.num_rows)
