@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from curate.contamination import CONTAMINATION_VERSION, ItemIndex
 from curate.corpus import column_array, locators, rows_of
 from curate.curation import Curation, source_of
+from curate.identity import user_doc_id
 from curate.loose import LooseText, loose_files, loose_texts
 from curate.step import Shard, ShardWriter, Step
 from curate.tombstones import read_tombstones
@@ -184,11 +185,6 @@ def _identity(name: str) -> str:
     if not re.fullmatch("[0-9a-fA-F]{32}", name):
         raise InputError(f"{name!r} is neither a doc_id in hex nor source:id", where="opt_out.ids", fix="correct the line")
     return name.lower()
-
-
-def user_doc_id(source: str, own: str) -> bytes:
-    """The doc_id of a record that has an id of the user's own."""
-    return hashlib.blake2b(b"id\0" + source.encode() + b"\0" + own.encode(), digest_size=16).digest()
 
 
 def _permit(writer: ShardWriter, task: Json) -> Mapping[str, int]:

@@ -1,7 +1,8 @@
-"""Which documents go on after reading: a sample by choice, and only the first of each declared id."""
+"""Ids of documents, and which go on after reading: a sample by choice, and only the first of each declared id."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,11 @@ from schemas.store import Published
 Json = Any
 SAMPLE_DRAW = 0x5A3B1E
 """Added to the seed: a sample drawn as held-out documents are would be all held out."""
+
+
+def user_doc_id(source: str, own: str) -> bytes:
+    """The doc_id of a record that has an id of the user's own."""
+    return hashlib.blake2b(b"id\0" + source.encode() + b"\0" + own.encode(), digest_size=16).digest()
 
 
 def sample_step(c: Curation, entries: Sequence[Entry]) -> tuple[Step, list[Shard]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from curate.exclude import user_doc_id
+from curate.identity import user_doc_id
 from curate.purge import purge
 from curate.tombstones import add_tombstones
 from pipelines.catalog import Connection, ask, open_catalog

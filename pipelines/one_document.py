@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from curate.corpus import ROW_BITS
 from curate.curation import source_of
 from curate.doc_index import beginning_with, is_indexed, locators_of
-from curate.exclude import user_doc_id
+from curate.identity import user_doc_id
 from curate.sql import literal
 from pipelines.catalog import RUN_TABLES, Connection, documents_select, run_select, table_select
 from schemas.manifest import Entry, Snapshot

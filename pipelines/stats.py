@@ -69,20 +69,19 @@ def print_stats(stats: dict[str, list[dict[str, Json]]], console: Console) -> No
     console.print(shown)
     reasons = table("Dropped, by first reason", ("source", "reason"), ("documents", "MB"), ("share of the source",))
     for line in stats["reasons"]:
-        counts = (f"{line['documents']:,}", f"{line['bytes'] / 1e6:,.2f}")
-        reasons.add_row(line["source"], line["reason"], *counts, bar(line["documents"] / documents[line["source"]]))
+        share = bar(line["documents"] / documents[line["source"]])
+        reasons.add_row(line["source"], line["reason"], f"{line['documents']:,}", f"{line['bytes'] / 1e6:,.2f}", share)
     console.print(reasons)
     rules = table("Failing each rule, whatever else fails", ("source", "rule"), ("documents",), ("share of the source",))
     for line in stats["rules"]:
         rules.add_row(line["source"], line["rule"], f"{line['documents']:,}", bar(line["documents"] / documents[line["source"]]))
     console.print(rules)
     if stats["languages"]:
-        numbers = ("documents", "kept", "MB", "median score")
-        languages = table("Languages", ("source", "language"), numbers, ("share of the source",))
+        languages = table("Languages", ("source", "language"), ("documents", "kept", "MB", "median score"), ("share of the source",))
         for line in stats["languages"]:
-            counts = (f"{line['documents']:,}", f"{line['kept']:,}", f"{line['bytes'] / 1e6:,.2f}", f"{line['median_score']:.3f}")
+            cells = (f"{line['documents']:,}", f"{line['kept']:,}", f"{line['bytes'] / 1e6:,.2f}", f"{line['median_score']:.3f}")
             share = bar(line["documents"] / documents[line["source"]])
-            languages.add_row(line["source"], line["language"] or "none found", *counts, share)
+            languages.add_row(line["source"], line["language"] or "none found", *cells, share)
         console.print(languages)
 
 

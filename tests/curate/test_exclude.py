@@ -14,7 +14,7 @@ from curate.contamination import ItemIndex
 from curate.curate import curate
 from curate.curation import Curation
 from curate.engine import LocalExecutor
-from curate.exclude import user_doc_id
+from curate.identity import user_doc_id
 from curate.step import Silent
 from schemas.errors import InputError
 from schemas.recipe_file import load_recipe

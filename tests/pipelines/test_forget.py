@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate.purge
-from curate.exclude import user_doc_id
+from curate.identity import user_doc_id
 from pipelines.catalog import ask, open_catalog
 from pipelines.cli import run_command
 from pipelines.forget import forget
