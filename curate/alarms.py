@@ -16,6 +16,7 @@ from curate.curation import Curation
 from curate.sql import connect, literal
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import GristmillError
+from schemas.store import here
 from schemas.tables import CLUSTERS, VERDICTS
 
 Json = Any
@@ -73,7 +74,7 @@ def refuse_alarms(c: Curation) -> None:
     path = c.path("alarms", "alarms", len(c.generations) - 1)
     if path is None or not c.recipe.alarms.fatal:
         return
-    lines = [describe(row) for row in pq.read_table(c.root / path, partitioning=None).to_pylist()]
+    lines = [describe(row) for row in pq.read_table(here(c.root, path), partitioning=None).to_pylist()]
     raise GristmillError(
         "deduplication raised alarms\n  " + "\n  ".join(lines[:5]) + (f"\n  and {len(lines) - 5} more" if len(lines) > 5 else ""),
         where="alarms",

@@ -2,7 +2,8 @@
 
 Kept are the entries of every snapshot, so that a lake which grows by generations can grow on; every entry a file of which a run's stage
 names, with the rest of that entry (rows beside shards); the index of held-out documents, which later generations are compared with; and
-tokenizers, which models need. What a step made on its way to such an entry goes: it is made again if it is ever needed.
+tokenizers, which models need. What a step made on its way to such an entry goes: it is made again if it is ever needed. Of a lake in an
+object store a checkpoint whose upload was cut off goes too.
 
 Failure model. The caller holds the lake's lock, so nothing is being curated or planned; trainers read only what their stages name. An
 entry's files go before the entry: killed between, the entry names missing files, which is a shard to be done, and the next collection
@@ -17,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from schemas import objects
 from schemas.manifest import Entry, entry_from_json, read_snapshot
-from schemas.store import read_json
+from schemas.store import read_json, remove
+from schemas.working_copy import copy_of
 
 KEPT_STEPS = frozenset(("holdout_index", "tokenizer"))
 DAY_SECONDS = 86_400
@@ -74,10 +77,15 @@ def collect(root: Path, days: float, *, dry_run: bool = False) -> Garbage:
         relative = path.relative_to(root).as_posix()
         if relative not in live:
             (young if relative in held or path.stat().st_mtime > limit else gone).append(path)
-    found = Garbage(len(old), len(gone), _size(gone), len(young), _size(young))
+    copy = copy_of(root)
+    torn = [stored for stored in copy.torn() if stored.seconds <= limit] if copy else []
+    size = _size(gone) + sum(stored.bytes for stored in torn)
+    found = Garbage(len(old), len(gone) + len(torn), size, len(young), _size(young))
     if not dry_run:
+        for stored in torn:
+            objects.delete(stored.key)
         for path in [*gone, *old]:
-            path.unlink(missing_ok=True)
+            remove(path)
         _remove_empty(root, {*folders, "manifests"})
     return found
 

@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from schemas.store import here
+
 ROW_BITS = 32
 
 
@@ -44,12 +46,12 @@ class Corpus:
     """
 
     def __init__(self, root: Path, documents: Sequence[str | None]) -> None:
-        self.paths = [None if path is None else root / path for path in documents]
+        self.root, self.paths = root, list(documents)
 
     def table(self, shard: int, columns: Sequence[str]) -> pa.Table | None:
         """Columns of a shard, None when it is empty."""
         path = self.paths[shard]
-        return None if path is None else pq.read_table(path, columns=list(columns), memory_map=True, partitioning=None)
+        return None if path is None else pq.read_table(here(self.root, path), columns=list(columns), memory_map=True, partitioning=None)
 
     def fetch(self, places: NDArray[np.uint64]) -> pa.LargeStringArray:
         """Texts of the documents at the locators, in their order; reads each shard once."""

@@ -30,6 +30,7 @@ from schemas.errors import GristmillError
 from schemas.manifest import UNPACKED, Entry, Snapshot, fingerprint, write_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Lot, LotShard
+from schemas.store import here, remove
 from schemas.tables import LOTS, ROWS, row_schema
 
 
@@ -66,7 +67,7 @@ def build_lots(root: Path, recipe: Recipe, snapshot: Snapshot, executor: Executo
         steps["choices"] = run_step(root, *choices_step(recipe, tokenizer[0]), executor, progress)
     done = Snapshot(snapshot.recipe, steps)
     write_snapshot(root, done)
-    (root / f"snapshots/{UNPACKED}.json").unlink(missing_ok=True)
+    remove(root / f"snapshots/{UNPACKED}.json")
     return done
 
 
@@ -277,7 +278,7 @@ def read_lots(root: Path, snapshot: Snapshot) -> LotTable:
     """
     if "lots" not in snapshot.steps:
         raise GristmillError("the lake has no packed lots yet", where=str(root), fix="run `gristmill curate RECIPE` first")
-    lines = [line for file in snapshot.files("lots") for line in pq.read_table(root / file.path, partitioning=None).to_pylist()]
+    lines = [line for file in snapshot.files("lots") for line in pq.read_table(here(root, file.path), partitioning=None).to_pylist()]
     shards: dict[str, list[LotShard]] = {}
     for entry in snapshot.steps["pack"]:
         if "shards" in entry.files:

@@ -24,7 +24,7 @@ from curate.corpus import column_array
 from curate.tokenize import load_tokenizer
 from curate.tombstones import blanked
 from schemas.manifest import Entry, Snapshot, entry_from_json, read_snapshot, write_snapshot
-from schemas.store import Published, checksum, publish, publish_json, read_json
+from schemas.store import Published, checksum, here, publish, publish_json, read_json, remove
 
 Json = Any
 
@@ -113,8 +113,9 @@ def _file(root: Path, table: str, file: Published, ids: pa.Array, done: list[str
     path = root / file.path
     if not path.is_file() or path.suffix not in (".parquet", ".arrow"):
         return file
+    here(root, file.path, file.checksum)
     if table == "references":  # texts of held-out documents by place, which the step that wrote them makes again when it is asked for
-        path.unlink()
+        remove(path)
         done.append(file.path)
         return file
     purged = _purge_rows(path, ids, root) if path.suffix == ".arrow" else _purge_parquet(path, ids)

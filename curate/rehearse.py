@@ -29,6 +29,7 @@ from schemas.errors import GristmillError
 from schemas.families import FAMILIES
 from schemas.manifest import Entry, Snapshot, read_snapshot
 from schemas.recipe import Recipe
+from schemas.store import bring, here
 from schemas.tables import FAILURE, VERDICTS
 
 SAMPLED = 10
@@ -46,7 +47,7 @@ class _Refusing:
 
     def run(self, function: Callable[..., Any], tasks: Sequence[Any], processes: bool) -> Iterator[tuple[int, Any]]:
         if tasks and tasks[0][1].name == "generation":  # a record of settings, which other rules are part of: made, and not published
-            yield from ((turn, _record(step, shard)) for turn, (_, step, shard) in enumerate(tasks))
+            yield from ((turn, _record(step, shard)) for turn, (_, step, shard, _) in enumerate(tasks))
         elif tasks:
             raise _not_stored(tasks[0][1].name, len(tasks))
 
@@ -134,6 +135,7 @@ def rehearse(root: Path, recipe: Recipe, sample: float = 1.0) -> Rehearsal:
             where="what-if",
             fix="run `gristmill curate RECIPE` first, or name the --lake and --sample that it was curated with",
         )
+    bring(root, [file.path for entries in c.steps.values() for each in entries for name, file in each.files.items() if name != "documents"])
     parts = [_compare(c, snapshot, shard) for shard in range(len(c.documents))]
     changed = pa.concat_tables([part for part in parts if part is not None] or [_CHANGED.empty_table()])
     documents = sum(file.rows for file in snapshot.files("verdicts"))
@@ -157,7 +159,7 @@ def _compare(c: Curation, snapshot: Snapshot, shard: int) -> pa.Table | None:
     judged = snapshot.steps["verdicts"][shard].files.get("verdicts")
     if files is None or judged is None:
         return None
-    verdicts = pq.read_table(c.root / judged.path, columns=_JUDGED, partitioning=None)
+    verdicts = pq.read_table(here(c.root, judged.path), columns=_JUDGED, partitioning=None)
     rows = pa.array(rows_of(verdicts.column("locator").to_numpy()))
     failures = failures_of(read_signals(c.root, files), rules_of(c.recipe, source_of(c.documents[shard])))
     failures = with_exclusions(c.root, failures, exclusion_files(c, shard)[1])
@@ -184,7 +186,7 @@ def _tokens(root: Path, snapshot: Snapshot, shard: int, places: NDArray[np.uint6
     file = snapshot.steps["tokenize"][shard].files.get("lengths") if "tokenize" in snapshot.steps else None
     if file is None:
         return pa.nulls(len(places), pa.int64())
-    lengths = pq.read_table(root / file.path, columns=["locator", "tokens"], partitioning=None)
+    lengths = pq.read_table(here(root, file.path), columns=["locator", "tokens"], partitioning=None)
     return column_array(lengths, "tokens").take(pc.index_in(pa.array(places), column_array(lengths, "locator")))
 
 

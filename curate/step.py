@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.engine import Died, Executor
+from curate.workplace import Workplace
 from schemas.errors import LakeError
 from schemas.manifest import Entry, commit, find, fingerprint
 from schemas.store import Published, publish
@@ -157,13 +158,15 @@ def run_step(root: Path, step: Step, shards: Sequence[Shard], executor: Executor
     entries = [find(root, step.name, step.key(shard)) for shard in shards]
     missing = [position for position, entry in enumerate(entries) if entry is None]
     progress.start(step.name, len(missing))
-    tasks = [(root, step, shards[position]) for position in missing]
+    lake = Workplace.of(root)
+    tasks = [(lake, step, shards[position], lake.files(shards[position].task)) for position in missing]
     deadly: list[str] = []
     for turn, entry in executor.run(_run_shard, tasks, step.processes):
         if isinstance(entry, Died):
             deadly.append(shards[missing[turn]].label)
             continue
         entries[missing[turn]] = entry
+        lake.learn(entry)
         progress.advance(step.name, entry.counts)
     if deadly:
         raise LakeError(
@@ -175,10 +178,11 @@ def run_step(root: Path, step: Step, shards: Sequence[Shard], executor: Executor
     return [entry for entry in entries if entry is not None]
 
 
-def _run_shard(task: tuple[Path, Step, Shard]) -> Entry:
-    root, step, shard = task
-    writer = ShardWriter(root, step.name, step.key(shard), shard.label)
-    counts = step.function(writer, shard.task)
-    entry = Entry(writer.key, step.name, shard.label, writer.files, dict(counts))
-    commit(root, entry)
+def _run_shard(task: tuple[Workplace, Step, Shard, Sequence[Published]]) -> Entry:
+    lake, step, shard, files = task
+    with lake.with_files(files) as root:
+        writer = ShardWriter(root, step.name, step.key(shard), shard.label)
+        counts = step.function(writer, shard.task)
+        entry = Entry(writer.key, step.name, shard.label, writer.files, dict(counts))
+        commit(root, entry)
     return entry

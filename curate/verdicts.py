@@ -14,7 +14,7 @@ from curate.sql import connect, literal, present, scan
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import GristmillError, InputError
 from schemas.manifest import Entry
-from schemas.store import read_json
+from schemas.store import bring, read_json
 from schemas.tables import CLUSTERS, CONSERVATION, EDITS, HOLDOUT, QUARANTINE, REPEATS, VERDICTS
 
 Json = Any
@@ -164,6 +164,8 @@ def _counted_out(c: Curation) -> dict[str, dict[str, int]]:
         "documents": c.paths("read", "documents"),
     }
     schemas = {"quarantine": QUARANTINE, "verdicts": VERDICTS, "repeats": REPEATS, "edits": EDITS}
+    bring(c.root, [path for name in schemas for path in files[name]])
+    bring(c.root, files["documents"] if any(files["repeats"]) else [])
     with connect() as db:
         for name in schemas:
             paths = ", ".join(literal(str(c.root / path)) for path in files[name] if path is not None)
@@ -171,7 +173,7 @@ def _counted_out(c: Curation) -> dict[str, dict[str, int]]:
                 db.execute(f"CREATE TEMP VIEW {name} AS FROM read_parquet([{paths}], hive_partitioning = false)")
             else:
                 db.register(name, schemas[name].empty_table())
-        documents = present(files["documents"])
+        documents = present(files["documents"]) if any(files["repeats"]) else []
         if documents:
             scan(db, "documents", c.root, documents, ["source"])
             repeated = "SELECT source, r.bytes FROM repeats r JOIN documents USING (locator)"

@@ -8,8 +8,8 @@ any DuckDB client opens it from any folder; views of run tables are globs, so th
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from pipelines.segment_tables import create_segment_tables
 from schemas.errors import LakeError
 from schemas.manifest import Entry, Snapshot, fingerprint, read_snapshot
 from schemas.settings import read_outcome
-from schemas.store import publish
+from schemas.store import bring, publish, using
 from schemas.tables import DOC_ID, TABLES
+from schemas.working_copy import copy_of
 
 CATALOG = "catalog.duckdb"
 CATALOG_VERSION = 2
@@ -40,19 +41,58 @@ LAKE_FILES = {"forgotten": FORGOTTEN_PATH, "ablations": "ablation/results.parque
 Connection = duckdb.DuckDBPyConnection
 
 
+LARGE = ("documents", "rows")
+"""Tables as large as the text or the tokens: of a lake in an object store they are brought only for who names them."""
+
+REFRESH_SECONDS = 10.0
+"""A page that is served live looks so often for what other machines have published to an object store."""
+
+
 @contextmanager
-def open_catalog(root: Path) -> Iterator[Connection]:
+def open_catalog(root: Path, *large: str) -> Iterator[Connection]:
     """Open the lake's catalogue read-only and locked down, after building it where it is absent or out of date.
 
     The connection reads files of the lake only, cannot write any, loads no extension, and its configuration cannot be changed.
+
+    Args:
+        root: the lake.
+        large: those of ``LARGE`` that will be asked for.
 
     Raises:
         LakeError: there is no lake.
     """
     if not root.is_dir():
         raise LakeError("no such lake", where=str(root), fix="make one with `gristmill run RECIPE`, or name another with --lake")
-    if not is_current(root):
-        build_catalog(root)
+    if copy := copy_of(root):
+        copy.refresh(REFRESH_SECONDS)
+    with using(root):
+        bring_tables(root, large)
+        if not is_current(root):
+            build_catalog(root)
+        with _opened(root) as db:
+            yield db
+
+
+def bring_tables(root: Path, large: Iterable[str]) -> None:
+    """Have the files of all tables here, of the ``LARGE`` ones the first (whose columns a view looks up) but where they are named."""
+    if copy_of(root) is None or not (root / "snapshots/current.json").is_file():
+        return
+    snapshot = read_snapshot(root)
+    for table in TABLES:
+        files = snapshot.files(table)
+        bring(root, [file.path for file in (files[:1] if table in LARGE and table not in large else files)])
+
+
+def bring_named(db: Connection, query: str) -> None:
+    """Have the files of the large tables here that a query over an open catalogue names."""
+    root = db.execute("SELECT lake FROM catalog_info").fetchone()
+    if root is not None and copy_of(Path(root[0])) is not None:
+        tree = db.cursor().execute("SELECT json_serialize_sql(?)", [query]).fetchone()
+        bring_tables(Path(root[0]), [table for table in LARGE if f'"table_name":"{table}"' in str(tree)])
+
+
+@contextmanager
+def _opened(root: Path) -> Iterator[Connection]:
     with tempfile.TemporaryDirectory(prefix="gristmill-sql-") as spill, duckdb.connect(str(root / CATALOG), read_only=True) as db:
         lock_down(db, root, Path(spill))
         yield db
@@ -111,12 +151,30 @@ def build_catalog(root: Path) -> None:
 
     try:
         publish(root, CATALOG, write)
+        _share(root)
     except duckdb.Error as error:
         raise LakeError(
             f"the catalogue cannot be built: {str(error).partition(chr(10) + chr(10))[0]}",
             where=str(root / CATALOG),
             fix="free space if the disk is full; a table that is missing or cut short is rebuilt by `gristmill curate RECIPE`",
         ) from error
+
+
+def _share(root: Path) -> None:
+    """Put the catalogue's tables beside a lake in an object store: views could not reach its files from any client."""
+    copy = copy_of(root)
+    if copy is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="gristmill-catalog-") as folder, duckdb.connect(":memory:") as db:
+        path = Path(folder) / CATALOG
+        db.execute(f"ATTACH {literal(str(root / CATALOG))} AS whole (READ_ONLY)")
+        db.execute(f"ATTACH {literal(str(path))} AS shared (STORAGE_VERSION '{STORAGE_VERSION}')")
+        for (name,) in db.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'whole' ORDER BY ALL").fetchall():
+            db.execute(f'CREATE TABLE shared."{name}" AS FROM whole."{name}"')
+        db.execute("UPDATE shared.catalog_info SET lake = ?", [copy.address])
+        db.execute("DETACH shared")
+        with suppress(LakeError):  # a reader may have no right to write there
+            copy.share(CATALOG, path)
 
 
 def fill(db: Connection, root: Path, snapshot: Snapshot, state: str) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from pipelines.catalog import ask, snapshot_select
 from pipelines.tables import table
 from schemas.manifest import read_snapshot
+from schemas.store import address_of, bring, open_lake
 
 Json = Any
 LISTED = 50
@@ -31,7 +32,7 @@ SELECT source, before, after, count(*) AS documents, sum(bytes)::BIGINT AS bytes
 def place_of(text: str, lake: Path) -> tuple[Path, str]:
     """Lake and snapshot name of ``LAKE``, ``LAKE@NAME`` or ``@NAME`` (of the lake at hand)."""
     folder, _, name = text.partition("@")
-    return (Path(folder).absolute() if folder else lake.absolute()), name or "current"
+    return (open_lake(folder) if folder else open_lake(lake)), name or "current"
 
 
 def diff(a: tuple[Path, str], b: tuple[Path, str]) -> dict[str, Json]:
@@ -43,11 +44,13 @@ def diff(a: tuple[Path, str], b: tuple[Path, str]) -> dict[str, Json]:
     with tempfile.TemporaryDirectory(prefix="gristmill-diff-") as spill, duckdb.connect(":memory:") as db:
         db.execute("SET temp_directory = ?", [spill])
         for view, (root, name) in (("a", a), ("b", b)):
-            db.execute(f"CREATE VIEW {view} AS {snapshot_select(root, read_snapshot(root, name), 'verdicts')}")
+            snapshot = read_snapshot(root, name)
+            bring(root, [file.path for file in snapshot.files("verdicts")])
+            db.execute(f"CREATE VIEW {view} AS {snapshot_select(root, snapshot, 'verdicts')}")
         db.execute(_CHANGES)
         return {
-            "a": f"{a[0]}@{a[1]}",
-            "b": f"{b[0]}@{b[1]}",
+            "a": f"{address_of(a[0])}@{a[1]}",
+            "b": f"{address_of(b[0])}@{b[1]}",
             "counts": ask(db, "SELECT (SELECT count(*) FROM a) AS a, (SELECT count(*) FROM b) AS b")[0],
             "changes": ask(db, _COUNTED),
             "documents": ask(

@@ -25,6 +25,7 @@ from schemas.errors import LakeError
 from schemas.manifest import read_snapshot
 from schemas.settings import read_outcome
 from schemas.store import TEMPORARY, lock, verify
+from schemas.working_copy import cache_bound, copy_of
 
 Json = Any
 GOOD, NOTE, BAD = "ok", "note", "wrong"
@@ -97,6 +98,9 @@ def _prefect() -> Iterator[tuple[str, str, str]]:
 
 
 def _lake(root: Path, deep: bool, tell: Tell) -> Iterator[tuple[str, str, str]]:
+    if copy := copy_of(root):
+        room = f"{copy.used() / 1e9:,.2f} GB of at most {cache_bound() / 1e9:,.2f} are in the working copy {root}"
+        yield "object store", GOOD, f"{copy.address} answers; {room}"
     try:
         with lock(root / ".lock", "doctor"):
             leftovers = sum(1 for path in root.rglob(f"{TEMPORARY}*") if "runs" not in path.relative_to(root).parts)

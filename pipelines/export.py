@@ -30,7 +30,7 @@ from pipelines.progress import Tell, untold
 from schemas.errors import GristmillError, LakeError
 from schemas.manifest import Snapshot, read_snapshot
 from schemas.settings import Lot
-from schemas.store import TEMPORARY, sync_folder
+from schemas.store import TEMPORARY, here, sync_folder
 from schemas.tables import column
 
 Format = Literal["jsonl", "parquet", "hf", "npy", "bin", "hf-model"]
@@ -165,10 +165,10 @@ def texts(root: Path, snapshot: Snapshot, state: State, tell: Tell = untold) -> 
         tell(shard, len(snapshot.steps["read"]))
         if "documents" not in read.files or "verdicts" not in judged.files:
             continue
-        verdicts = pq.read_table(root / judged.files["verdicts"].path, columns=["locator", "state"], partitioning=None)
+        verdicts = pq.read_table(here(root, judged.files["verdicts"].path), columns=["locator", "state"], partitioning=None)
         chosen = verdicts.filter(pc.equal(verdicts.column("state"), state)).column("locator")
         rows = pa.array(rows_of(chosen.to_numpy()))
-        documents = pq.read_table(root / read.files["documents"].path, partitioning=None).take(rows)
+        documents = pq.read_table(here(root, read.files["documents"].path), partitioning=None).take(rows)
         if documents.num_rows:
             ids = pa.array([value.hex() for value in documents.column("doc_id").to_pylist()], pa.string())
             yield shard, documents.set_column(documents.schema.get_field_index("doc_id"), "doc_id", ids).select(TEXT.names).cast(TEXT)
@@ -251,7 +251,7 @@ def _bin(root: Path, snapshot: Snapshot, path: Path, state: State, name: str, te
 def rows(root: Path, lot: Lot) -> Iterator[tuple[Any, Any]]:
     """Token ids ``(rows, row length)`` and used lengths ``(rows,)`` of each shard of a lot."""
     for shard in lot.shards:
-        path = root / shard.path
+        path = here(root, shard.path, shard.checksum)
         if not path.is_file() or path.stat().st_size != shard.bytes:
             fix = "run `gristmill curate RECIPE` again: it rebuilds the file"
             raise LakeError("a file of rows is missing or cut short", where=str(path), fix=fix)

@@ -26,7 +26,7 @@ from pipelines.surroundings import surroundings
 from schemas.manifest import Entry, Snapshot, current_id, read_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Outcome
-from schemas.store import lock
+from schemas.store import lock, open_lake
 
 
 @dataclass
@@ -198,7 +198,7 @@ def report(settings: ReportParameters) -> str:
     """Write what the lake and its runs came to as one HTML file; returns its path."""
     from pipelines.report import write_report
 
-    target = write_report(settings.lake.absolute(), settings.target.absolute())
+    target = write_report(open_lake(settings.lake), settings.target.absolute())
     page.show_report(target)
     return str(target)
 
@@ -206,6 +206,6 @@ def report(settings: ReportParameters) -> str:
 @flow(name="cleanup", flow_run_name="cleanup {settings.lake}")
 def cleanup(settings: CleanupParameters) -> str:
     """Delete files that no snapshot and no run names; returns what was deleted, in words."""
-    line = garbage_line(collect_garbage(settings.lake.absolute(), settings.days, settings.dry_run), settings.days, settings.dry_run)
+    line = garbage_line(collect_garbage(open_lake(settings.lake), settings.days, settings.dry_run), settings.days, settings.dry_run)
     surroundings().say(line)
     return line

@@ -49,7 +49,7 @@ def forget(root: Path, names: Sequence[str], listing: Path | None, dry_run: bool
     wanted = [*names, *_listed(listing)]
     if not wanted:
         raise GristmillError("no document is named", where="forget", fix="give doc_ids, source:id, or --file")
-    with open_catalog(root) as db:
+    with open_catalog(root, "documents", "rows") as db:
         snapshot = read_snapshot(root)
         ids = sorted({_identity(db, root, snapshot, name) for name in wanted})
         there = {row["doc_id"] for row in ask(db, "SELECT DISTINCT doc_id FROM documents WHERE list_contains(?, doc_id)", ids)}

@@ -24,6 +24,7 @@ from pipelines.state import lake_status
 from schemas.errors import GristmillError
 from schemas.manifest import Snapshot
 from schemas.settings import Outcome, StageSettings
+from schemas.store import here
 
 Json = Any
 
@@ -55,7 +56,7 @@ def tell_alarms(state: Curation) -> None:
     """An event for each alarm that the newest generation raised, fatal or not."""
     if "alarms" not in state.steps or (path := state.path("alarms", "alarms", len(state.generations) - 1)) is None:
         return
-    for row in pq.read_table(state.root / path, partitioning=None).to_pylist():
+    for row in pq.read_table(here(state.root, path), partitioning=None).to_pylist():
         resource = {"prefect.resource.id": f"gristmill.source.{row['source']}"}
         emit_event(f"alarm.{row['kind']}", resource=resource, payload={"lake": str(state.root), "alarm": describe(row)})
 

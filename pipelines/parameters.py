@@ -11,6 +11,7 @@ from schemas.errors import GristmillError, RecipeError, nearest
 from schemas.recipe import Recipe
 from schemas.recipe_file import load_recipe
 from schemas.stages import Stage
+from schemas.store import open_lake
 from schemas.strict import NAME
 
 
@@ -22,7 +23,7 @@ class RunParameters(BaseModel):
     recipe: Path
     """The recipe's YAML file."""
     lake: Path = Path("lake")
-    """The lake's folder; made when absent."""
+    """The lake's folder, made when absent; or `s3://bucket/prefix`."""
     changes: tuple[str, ...] = ()
     """Changes to the recipe, each `dotted.field=value`."""
     workers: int = Field(default=0, ge=0, le=4096)
@@ -43,8 +44,8 @@ class RunParameters(BaseModel):
 
     @property
     def root(self) -> Path:
-        """The lake, absolute."""
-        return self.lake.absolute()
+        """The folder in which the lake is read and written."""
+        return open_lake(self.lake)
 
     def load(self) -> Recipe:
         """Read the recipe with its changes, stages cut down to the sample.
@@ -111,7 +112,7 @@ class ReportParameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     lake: Path = Path("lake")
-    """The lake's folder."""
+    """The lake's folder, or `s3://bucket/prefix`."""
     target: Path = Path("report.html")
     """The file to write; one that is there is replaced."""
 
@@ -122,7 +123,7 @@ class CleanupParameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     lake: Path = Path("lake")
-    """The lake's folder."""
+    """The lake's folder, or `s3://bucket/prefix`."""
     days: float = Field(default=7, ge=0)
     """What was written in so many days stays: an interrupted curation goes on from it."""
     dry_run: bool = False

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.catalog import Connection, open_catalog
+from pipelines.catalog import Connection, bring_named, open_catalog
 from pipelines.tables import PLAIN_WIDTH, console
 from schemas.errors import GristmillError
 
@@ -137,6 +137,7 @@ def reading(db: Connection, query: str) -> duckdb.Statement:
         raise QueryError(f"{len(statements)} statements", where="sql", fix="give one query")
     if kinds != ["SELECT"]:
         raise QueryError(f"{kinds[0]} is not a query", where="sql", fix="the lake is open for reading only: SELECT, EXPLAIN")
+    bring_named(db, _EXPLAIN.sub("", query, count=1))
     return statements[0]
 
 

@@ -32,7 +32,7 @@ from schemas.manifest import read_snapshot
 from schemas.recipe import Recipe
 from schemas.segments import Segment, allotments, read_segments, segments_hash, write_segments
 from schemas.settings import StageSettings, read_stage
-from schemas.store import lock, publish, publish_json, read_json, sync_folder
+from schemas.store import duplicate, lock, publish, publish_json, read_json, rename, sync_folder
 from schemas.tables import EVENTS
 from train.ledger import next_attempt
 
@@ -138,7 +138,7 @@ def _checkpoint(root: Path, folder: str, settings: StageSettings, every: Sequenc
 def _rows_to_exclude(root: Path, run: str, steps: Sequence[tuple[int, int]], documents: Sequence[str]) -> dict[str, list[int]]:
     """Rows that the steps saw, and those that hold any piece of the documents, by lot."""
     found: dict[str, set[int]] = {}
-    with open_catalog(root) as db:
+    with open_catalog(root, "rows") as db:
         for first, last in steps:
             rows = ask(db, 'SELECT DISTINCT lot, "row" FROM ledger WHERE run = ? AND step BETWEEN ? AND ?', run, first, last)
             if not rows:
@@ -164,8 +164,7 @@ def _set_aside(folder: Path, attempt: int, names: Iterable[str]) -> None:
         path = folder / name
         if path.exists():
             stem, dot, suffix = name.partition(".")
-            path.rename(folder / f"{stem}.void-{attempt:04d}{dot}{suffix}")
-            sync_folder(folder)
+            rename(path, folder / f"{stem}.void-{attempt:04d}{dot}{suffix}")
 
 
 def _name_again(checkpoint: Path, name: Path) -> None:
@@ -174,6 +173,7 @@ def _name_again(checkpoint: Path, name: Path) -> None:
         staging = name.parent / f".tmp-rewind-{name.name}"
         shutil.rmtree(staging, ignore_errors=True)
         shutil.copytree(checkpoint, staging, copy_function=os.link)
+        duplicate(checkpoint, name)
         staging.rename(name)
         sync_folder(name.parent)
 

@@ -26,6 +26,7 @@ from schemas.manifest import Snapshot, read_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
 from schemas.store import lock, publish_json, remove_temporary
+from schemas.working_copy import copy_of
 
 Say = Callable[[str], None]
 Kind = TypeVar("Kind", bound=Curation)
@@ -112,7 +113,25 @@ def plan_stage(parameters: RunParameters, recipe: Recipe, position: int) -> Stag
         snapshot = read_snapshot(parameters.root)
         record = {"recipe": recipe.model_dump(mode="json"), "sample": parameters.sample, "snapshot": snapshot.id}
         publish_json(parameters.root, f"runs/{name}/recipe.json", record)
-        return prepare_stage(parameters.root, recipe, snapshot, name, position)
+        settings = prepare_stage(parameters.root, recipe, snapshot, name, position)
+    if copy_of(parameters.root) is not None and settings.adaptive is None and read_outcome(parameters.root / settings.folder) is None:
+        lay_out(parameters.root, settings)
+    return settings
+
+
+def lay_out(root: Path, settings: StageSettings) -> int:
+    """Write a planned stage's rows in the order in which they are trained on, unless they are; returns how many there are.
+
+    In an object store this is done for every stage whose order does not change as it goes: its trainer reads each shard once, in sequence.
+    """
+    from train.stage import Stage
+    from train.written import laid_out, write_rows
+
+    stage = Stage(root, settings)
+    try:
+        return laid_out(stage) or write_rows(stage)
+    finally:
+        stage.close()
 
 
 def train_stage(parameters: RunParameters, settings: StageSettings, say: Say) -> Outcome:

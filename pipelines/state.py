@@ -12,6 +12,7 @@ from pipelines.tables import table
 from pipelines.trainer import live_trainer
 from schemas.segments import read_segments, stage_segments
 from schemas.settings import StageSettings, read_stage
+from schemas.store import address_of
 
 Json = Any
 
@@ -25,7 +26,7 @@ def lake_status(root: Path) -> dict[str, Json]:
     with open_catalog(root) as db:
         snapshot = db.execute("SELECT snapshot FROM catalog_info").fetchone()
         return {
-            "lake": str(root),
+            "lake": address_of(root),
             "snapshot": (snapshot or [""])[0] or None,
             "sources": ask(db, "SELECT * FROM summary_sources"),
             "stages": [_stage_status(db, root, path) for path in sorted(root.glob("runs/*/*-*/stage.json"), key=_place)],

@@ -13,6 +13,7 @@ from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.plan_view import committed_plan, print_committed
 from pipelines.state import lake_status, print_sources
 from pipelines.tables import BLOCKS, table
+from schemas.store import address_of
 
 TREND_WIDTH = 16
 
@@ -91,7 +92,7 @@ def _print_next(root: Path, run: str | None, console: Console) -> None:
     with open_catalog(root) as db:
         found = [row for query in (_HARDEST, _DUPLICATE, _ANY) for row in db.execute(query).fetchall()]
     document = found[0][0][:12] if found else "DOC"
-    lake = [] if root == Path("lake").absolute() else ["--lake", str(root)]
+    lake = [] if root == Path("lake").absolute() else ["--lake", address_of(root)]
     last = ["gristmill", "generate", *lake, "--prompt", "def "] if run else ["gristmill", "export", "curated.jsonl", *lake]
     tries = (
         (["gristmill", "why", document, *lake], "one document's whole life"),

@@ -38,7 +38,7 @@ def life(root: Path, name: str) -> dict[str, Json]:
         LakeError: there is no lake, or it holds nothing yet.
         UnknownDocument: no document has that name, or several have.
     """
-    with open_catalog(root) as db:
+    with open_catalog(root, "documents", "rows") as db:
         snapshot = read_snapshot(root)
         doc = find_document(db, root, snapshot, name)
         narrow(db, root, snapshot, doc, place_of(root, snapshot, doc))

@@ -6,6 +6,7 @@ Failure model. The process may be killed at any instruction (kill -9), the machi
   renamed over the final name, and the folder is fsynced;
 * a leftover temporary file (``.tmp-*``) is never read, and is removed by the next writer that owns the lake's lock;
 * what is published is never changed in place; a reader may keep it memory-mapped;
+* of a lake in an object store (``schemas.working_copy``) the object is there before the local name is: the store is never behind;
 * a step's work counts only once its manifest entry (itself published this way, after the data) exists: see ``schemas.manifest``.
 
 Not covered: a disk that lies about fsync, and bit rot, which the checksum in the manifest detects (``verify``) but cannot repair.
@@ -20,14 +21,15 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from schemas.errors import LakeError
-
-TEMPORARY = ".tmp-"
+from schemas.working_copy import TEMPORARY as TEMPORARY
+from schemas.working_copy import copy_of, open_address
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ def publish(root: Path, relative: str, write: Callable[[Path], None], rows: int 
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         done = Published(relative, temporary.stat().st_size, checksum(temporary), rows)
+        if copy := copy_of(root):
+            copy.send(relative, temporary)
         temporary.replace(final)
         sync_folder(final.parent)
     except OSError as error:
@@ -113,11 +117,99 @@ def verify(root: Path, file: Published) -> None:
     Raises:
         LakeError: the file is missing, cut short, or changed.
     """
-    path = root / file.path
+    path = here(root, file.path, file.checksum)
     if not path.is_file():
         raise LakeError("a published file is missing", where=str(path), fix="run the step again: it redoes what is missing")
     if path.stat().st_size != file.bytes or checksum(path) != file.checksum:
         raise LakeError("a published file was changed or cut short", where=str(path), fix="delete it and run again: it is rebuilt")
+
+
+def open_lake(place: Path | str) -> Path:
+    """The folder in which a lake is read and written: its own, or the working copy of one at ``s3://bucket/prefix``, brought up to date.
+
+    Raises:
+        LakeError: not a lake's address, no such bucket, or the store does not answer.
+    """
+    text = str(place)
+    if text.startswith("s3:/"):  # a path has folded the address's two slashes into one
+        return open_address(f"s3://{text.removeprefix('s3:').lstrip('/')}").root
+    return Path(place).absolute()
+
+
+def address_of(root: Path) -> str:
+    """A lake's place as people name it: its folder, or its address in an object store."""
+    copy = copy_of(root)
+    return copy.address if copy else str(root)
+
+
+def here(root: Path, relative: str, checksum: str = "") -> Path:
+    """The path of a published file, whose bytes are brought here first where the lake is in an object store.
+
+    Raises:
+        LakeError: the store does not give it, or it has another checksum. A missing file is left to whoever opens it.
+    """
+    copy = copy_of(root)
+    return copy.bring(relative, checksum) if copy else root / relative
+
+
+def bring(root: Path, files: Iterable[str | None]) -> None:
+    """Have the bytes of published files here, several fetched at a time where the lake is in an object store."""
+    if copy := copy_of(root):
+        copy.bring_all([(file, "") for file in files if file is not None])
+
+
+def folder_here(folder: Path) -> Path:
+    """A folder of published files whose bytes are all here."""
+    if copy := copy_of(folder):
+        copy.bring_all([(path.relative_to(copy.root).as_posix(), "") for path in folder.rglob("*") if path.is_file()])
+    return folder
+
+
+@contextlib.contextmanager
+def using(root: Path, files: Iterable[Published] = ()) -> Iterator[None]:
+    """Have files' bytes here until the block ends; with none named, whatever is brought meanwhile stays."""
+    copy = copy_of(root)
+    if copy is None:
+        yield
+        return
+    with copy.using():
+        copy.bring_all([(file.path, file.checksum) for file in files])
+        yield
+
+
+def send_folder(staging: Path, final: Path) -> None:
+    """Publish a staged folder in the lake's object store, if it has one, before the caller gives it its name here."""
+    if copy := copy_of(final):
+        copy.send_folder(staging, final)
+
+
+def remove_remote(path: Path) -> None:
+    """Delete a published file or folder from the lake's object store, if it has one."""
+    if copy := copy_of(path):
+        copy.remove(path)
+
+
+def remove(path: Path) -> None:
+    """Delete a published file or folder, which may be gone already."""
+    remove_remote(path)
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def duplicate(path: Path, new: Path) -> None:
+    """Give a published file or folder a second name in the lake's object store, if it has one; the caller links it locally."""
+    if copy := copy_of(path):
+        copy.duplicate(path, new)
+
+
+def rename(path: Path, new: Path) -> None:
+    """Give a published file or folder another name, durably."""
+    duplicate(path, new)
+    remove_remote(path)
+    path.rename(new)
+    sync_folder(new.parent)
 
 
 def remove_temporary(root: Path) -> int:
@@ -151,4 +243,19 @@ def lock(path: Path, purpose: str) -> Iterator[None]:
         file.truncate()
         file.write(f"process {os.getpid()} ({purpose})\n")
         file.flush()
+        with _among_machines(path, purpose):
+            yield
+
+
+@contextlib.contextmanager
+def _among_machines(path: Path, purpose: str) -> Iterator[None]:
+    """Hold the lock of a lake in an object store among all machines too, and see what the one before published."""
+    copy = copy_of(path)
+    if copy is None:
+        yield
+        return
+    from schemas.lease import lease
+
+    with lease(copy, path.relative_to(copy.root).as_posix(), purpose):
+        copy.pull()
         yield

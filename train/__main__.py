@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from schemas.errors import DONE, SAVED, GristmillError
+from schemas.store import open_lake
 from train.interrupt import Interrupt, Interrupted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0 ended, 2 an error the user can act on, 75 interrupted and saved."""
     parser = argparse.ArgumentParser(prog="python -m train", description="Train one stage of a lake; resumes by itself.")
-    parser.add_argument("lake", type=Path, help="folder of the lake")
+    parser.add_argument("lake", help="the lake: a folder, or s3://BUCKET/PREFIX")
     parser.add_argument("stage", help="the stage's folder, which holds stage.json; relative to the lake, or a path inside it")
     parser.add_argument("--threads", type=int, default=0, help="torch threads (default: the stage's setting)")
     parser.add_argument("--allow-mismatch", action="store_true", help="resume although the loss sequence will not be the same")
@@ -37,7 +38,7 @@ def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
     from train.loop import run_stage
     from train.parallel import ranks
 
-    lake = options.lake.resolve()
+    lake = open_lake(options.lake).resolve()
     folder = _inside(lake, options.stage)
     with ranks() as group, device_lock(group.device):
         if options.dry_run:

@@ -40,6 +40,7 @@ def adapted(stage: Stage, step: int, evaluated: int, heldout: Mapping[str, float
         segments = read_segments(stage.root / stage.settings.segments)
         write_segments(stage.root, stage.settings.segments, [*segments, segment])
     ranks.broadcast(None)
+    stage.close()
     return Stage(stage.root, stage.settings)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from schemas.errors import LakeError
-from schemas.store import TEMPORARY, checksum, sync_folder
+from schemas.store import TEMPORARY, checksum, folder_here, remove_remote, send_folder, sync_folder
 
 _NAME = re.compile(r"a(\d+)-s(\d+)")
 _FOLDER = "checkpoints"
@@ -96,6 +96,7 @@ def publish_parts(staging: Path, final: Path, state: dict[str, Any], parts: int)
         for note in notes:
             note.unlink()
         sync_folder(staging)
+        send_folder(staging, final)
         staging.rename(final)
         sync_folder(final.parent)
 
@@ -138,6 +139,7 @@ def load(root: Path, path: str) -> Checkpoint:
     folder = root / path
     if not folder.is_dir():
         raise LakeError("no such checkpoint", where=str(folder), fix="name one that exists, or train the stage that makes it")
+    folder_here(folder)
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         for name, file in manifest.items():
@@ -186,6 +188,7 @@ def prune(root: Path, folder: str, keep: set[str], last: int, every: int = 0) ->
     for path in saved(root, folder)[last:]:
         if path not in keep and not (every and int(path[-8:]) % every == 0):
             gone = root / path
+            remove_remote(gone)
             with contextlib.suppress(OSError):
                 gone = gone.rename(gone.parent / f"{TEMPORARY}{secrets.token_hex(8)}-{gone.name}")
             shutil.rmtree(gone, ignore_errors=True)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from schemas.errors import LakeError
 from schemas.settings import Lot, LotShard
-from schemas.store import Published, verify
+from schemas.store import Published, here, verify
 from schemas.tables import DOC_ID
 from train.order import Ints, Order, Rows
 
@@ -164,11 +164,23 @@ class RowReader:
             return Batch(tokens, np.array(pieces), np.zeros(0, dtype=np.int64), np.zeros((0, 16), dtype=np.uint8))
         return Batch(tokens, np.array(pieces), np.concatenate(ends, dtype=np.int64), np.concatenate(doc_ids))
 
+    def shards(self, lots: Ints, rows: Ints) -> list[LotShard]:
+        """The shards that hold rows, as ``read`` takes them, in order of first use."""
+        index = self._first.searchsorted(self._lot_first[lots] + rows, side="right") - 1
+        unique, first = np.unique(index, return_index=True)
+        return [self._files[place][1] for place in unique[np.argsort(first)]]
+
+    def release(self, keep: set[str]) -> None:
+        """Let go of mapped shards, by path, that are not to be kept."""
+        for index, (_, shard) in enumerate(self._files):
+            if shard.path not in keep:
+                self._open[index] = None
+
     def _map(self, index: int) -> list[_Chunk]:
         lot, shard = self._files[index]
         if self.checksums:
             verify(self.root, Published(shard.path, shard.bytes, shard.checksum, shard.rows))
-        chunks = self._open[index] = _map_shard(self.root / shard.path, lot, shard)
+        chunks = self._open[index] = _map_shard(here(self.root, shard.path, shard.checksum), lot, shard)
         return chunks
 
 

@@ -176,6 +176,7 @@ class Trainer:
             raise
         finally:
             self.saver.close()
+            self.stage.close()
             self.progress.close()
 
     def _step(self) -> None:

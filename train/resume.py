@@ -12,6 +12,7 @@ import torch
 
 from schemas.errors import LakeError
 from schemas.settings import read_outcome
+from schemas.store import folder_here
 from train.checkpoint import Checkpoint, load
 from train.interchange import IMPORTED
 from train.model import Decoder
@@ -81,7 +82,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 def pretrained(stage: Stage) -> Path | None:
     """Folder of the model in Hugging Face's form that the stage starts from, if it does."""
     folder = stage.settings.init_from
-    return stage.root / folder if folder is not None and folder.startswith(f"{IMPORTED}/") else None
+    return folder_here(stage.root / folder) if folder is not None and folder.startswith(f"{IMPORTED}/") else None
 
 
 def earlier_checkpoint(stage: Stage) -> Checkpoint | None:

@@ -10,9 +10,11 @@ import numpy as np
 from schemas.errors import LakeError, PlanError, RecipeError
 from schemas.manifest import fingerprint
 from schemas.segments import Allotment, allotments, ends, read_segments, segment_at, segments_hash, stage_segments, unused
-from schemas.settings import PlateauSettings, StageSettings, read_stage
+from schemas.settings import LotShard, PlateauSettings, StageSettings, read_stage
+from schemas.working_copy import copy_of
 from train.data import Batch, RowReader, StepRows
 from train.order import Ints, Order, Rows, step_rows
+from train.read_ahead import ReadAhead
 from train.schedule import check_schedule
 from train.written import written_readers
 
@@ -70,6 +72,8 @@ class Stage:
         self._rows = StepRows(self.order)
         self.first_step = self.segments[0].first_step
         self.end_step = self.segments[-1].first_step + self.segments[-1].steps
+        copy = copy_of(root)
+        self._ahead = None if copy is None else ReadAhead(copy, self._shards, self._ends[-1], self._release)
         self.batch_rows = max(s.batch * self.row_length_of(i) // settings.row_length for i, s in enumerate(self.segments))
 
     @classmethod
@@ -112,7 +116,9 @@ class Stage:
 
     def micro_batches(self, step: int, rank: int, ranks: int, *, alike: bool = False) -> list[MicroBatch]:
         """A rank's share of a step: rows ``rank::ranks`` of it, in micro-batches; ``alike``: as many as the first rank has."""
-        rows, index, first = self.rows(step), self._segment(step), self.span(step)[0]
+        rows, index, (first, end) = self.rows(step), self._segment(step), self.span(step)
+        if self._ahead is not None:
+            self._ahead.need(first, end)
         height = self.micro_rows(ranks) * (self.settings.row_length // self.row_length_of(index))
         mine = np.arange(rank, len(rows.row), ranks)
         made = []
@@ -127,9 +133,35 @@ class Stage:
         return made
 
     def gather(self, positions: Ints) -> Batch:
-        """Read the rows at positions of the run's order, all of one row length, from their lots."""
+        """Read the rows at consecutive positions of the run's order, all of one row length, from their lots."""
+        if self._ahead is not None:
+            self._ahead.need(int(positions[0]), int(positions[-1]) + 1)
         rows = self.order.rows(positions)
         return self._read(rows.lot, rows.row, 0, int(self._length[rows.lot[0]]))
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def _shards(self, first: int, end: int) -> list[LotShard]:
+        """The shards of the rows at positions of the run's order, in order of use."""
+        found: dict[str, LotShard] = {}
+        for index, segment in enumerate(self.segments):
+            positions = np.arange(max(first, segment.first_row), min(end, self._ends[index]))
+            if not len(positions):
+                continue
+            if index in self._written:
+                shards = self._written[index].shards(np.zeros(len(positions), dtype=np.int64), positions - segment.first_row)
+            else:
+                rows = self.order.rows(positions)
+                shards = self._readers[self.row_length_of(index)].shards(self._place[rows.lot], rows.row)
+            found |= {shard.path: shard for shard in shards if shard.path not in found}
+        return list(found.values())
+
+    def _release(self, keep: set[str]) -> None:
+        for reader in (*self._readers.values(), *self._written.values()):
+            reader.release(keep)
 
     def end_of(self, index: int) -> int:
         """Position at which a segment of the stage stops being in force."""

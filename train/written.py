@@ -38,6 +38,14 @@ def written_readers(root: Path, folder: str, segments: Sequence[Segment]) -> dic
     return {hashes[name]: RowReader(root, [lot]) for name, lot in found.items() if name in hashes}
 
 
+def laid_out(stage: Stage) -> int:
+    """Rows of a stage that is laid out whole, as it is planned now; else 0."""
+    path = stage.root / stage.settings.folder / MANIFEST
+    found: dict[str, Lot] = build(dict[str, Lot], read_json(path), str(path)) if path.is_file() else {}
+    wanted = [segments_hash([each]) for index, each in enumerate(stage.segments) if stage.end_of(index) > each.first_row]
+    return sum(found[name].rows for name in wanted) if set(wanted) <= found.keys() else 0
+
+
 def write_rows(stage: Stage, rows_per_shard: int = ROWS_PER_SHARD) -> int:
     """Lay a stage out from its lots; returns the number of rows written. What is laid out already is written again with the same bytes."""
     laid: dict[str, Lot] = {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from curate.read import remote
 from curate.read.piece import Piece
 from schemas.errors import InputError
+from schemas.objects import SCHEME, is_remote
 
 Located = tuple[Piece, str]
 """A piece and the place of its file on this machine."""
@@ -31,7 +32,7 @@ def find_files(source: str, patterns: list[str], only: Iterable[str] | None = No
     Raises:
         InputError: a pattern matches nothing, every file is empty, or a store does not answer.
     """
-    if any(map(remote.is_remote, patterns)):
+    if any(map(is_remote, patterns)):
         found = _remote(source, patterns)
         _refuse_empty(source, found, empty)
         return sorted(found)
@@ -52,7 +53,7 @@ def find_files(source: str, patterns: list[str], only: Iterable[str] | None = No
 
 
 def _remote(source: str, patterns: list[str]) -> list[Located]:
-    if not all(map(remote.is_remote, patterns)):
+    if not all(map(is_remote, patterns)):
         fix = "make them two sources"
         raise InputError("paths on this machine and in an object store together", where=f"sources.{source}.paths", fix=fix)
     root = os.path.commonpath([remote.fixed_part(pattern) for pattern in patterns])
@@ -61,7 +62,7 @@ def _remote(source: str, patterns: list[str]) -> list[Located]:
         matches = list(remote.matches(pattern))
         _refuse_none(source, number, pattern, matches)
         for path, size, changed in matches:
-            files[path] = Piece(path.removeprefix(f"{root}/"), size, changed), remote.SCHEME + path
+            files[path] = Piece(path.removeprefix(f"{root}/"), size, changed), SCHEME + path
     return list(files.values())
 
 

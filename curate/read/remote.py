@@ -1,33 +1,23 @@
 """Objects of an S3 store as files of a source: found by prefix or wildcards, read by ranges, again after a dropped connection.
 
-The store is told by the usual variables: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION, and credentials as any AWS client finds them.
+The store is the one of ``schemas.objects``.
 A read that goes on failing is an error of the run, never quarantine: nothing is wrong with the data.
 """
 
 from __future__ import annotations
 
-import functools
 import glob
 import io
-import os
 import time
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit
 
 from schemas.errors import InputError
+from schemas.objects import SCHEME, WAITS, client, is_remote
 
-SCHEME = "s3://"
 BLOCK = 1 << 20
-WAITS = (0.5, 1.0, 2.0)
-"""Seconds before a failed read is tried again."""
-
-
-def is_remote(place: str) -> bool:
-    """Whether a pattern or place names objects of a store."""
-    return place.startswith(SCHEME)
 
 
 def open_place(place: str) -> BinaryIO:
@@ -63,7 +53,7 @@ def matches(pattern: str) -> Iterator[tuple[str, int, int]]:
 
     root = fixed_part(pattern)
     try:
-        found = _store().get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
+        found = client().get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
     except OSError as error:
         raise _silent(pattern, error) from error
     for info in found:
@@ -81,21 +71,9 @@ def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(names) and fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
 
 
-@functools.cache
-def _store() -> Any:
-    from pyarrow.fs import S3FileSystem
-
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not endpoint:
-        return S3FileSystem(region=region)
-    address = urlsplit(endpoint)
-    return S3FileSystem(endpoint_override=address.netloc, scheme=address.scheme, region=region or "us-east-1")
-
-
 def _info(path: str) -> Any:
     try:
-        return _store().get_file_info(path)
+        return client().get_file_info(path)
     except OSError as error:
         raise _silent(SCHEME + path, error) from error
 
@@ -120,7 +98,7 @@ class _Object(io.RawIOBase):
         for wait in (*WAITS, None):
             try:
                 if self._file is None:
-                    self._file = _store().open_input_file(self._place.removeprefix(SCHEME))
+                    self._file = client().open_input_file(self._place.removeprefix(SCHEME))
                 return work(self._file)
             except OSError as error:
                 self._file = None

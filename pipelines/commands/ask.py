@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from pipelines.commands.options import LAKE, Changes, Json, Lake, Recipe, Run, Sample, read_parameters, show
+from schemas.store import open_lake
 
 
 def plan(
@@ -79,14 +80,14 @@ def status(*, lake: Lake = LAKE, json: Json = False) -> None:
     """Show what the lake holds and how far its runs are."""
     from pipelines.state import lake_status, print_status
 
-    show(lake_status(lake.absolute()), json, print_status)
+    show(lake_status(open_lake(lake)), json, print_status)
 
 
 def stats(*, lake: Lake = LAKE, json: Json = False) -> None:
     """Show what the text is like by source: sizes, drop reasons, duplicate share."""
     from pipelines.stats import lake_stats, print_stats
 
-    show(lake_stats(lake.absolute()), json, print_stats)
+    show(lake_stats(open_lake(lake)), json, print_stats)
 
 
 def why(
@@ -99,7 +100,7 @@ def why(
     """Tell one document's life: source, signals, verdict, lots, stages, and the steps that saw it."""
     from pipelines.why import life, print_life
 
-    show(life(lake.absolute(), document), json, print_life)
+    show(life(open_lake(lake), document), json, print_life)
 
 
 def steps(
@@ -136,11 +137,11 @@ def sql(
     if query is None and file is None and sys.stdin.isatty():
         from pipelines.prompt import prompt
 
-        return prompt(lake.absolute())
+        return prompt(open_lake(lake))
     text = query_text(query, file)
     if out is None:
-        return run_query(lake.absolute(), text, "json" if json else format)
-    print(f"{out}: {save_query(lake.absolute(), text, out):,} rows")
+        return run_query(open_lake(lake), text, "json" if json else format)
+    print(f"{out}: {save_query(open_lake(lake), text, out):,} rows")
     return None
 
 
@@ -166,7 +167,7 @@ def report(
     """Write what the lake holds and how its training went as one HTML file that needs no network."""
     from pipelines.report import write_report
 
-    print(write_report(lake.absolute(), output))
+    print(write_report(open_lake(lake), output))
 
 
 def ui(
@@ -177,4 +178,4 @@ def ui(
     """Serve the report live to this machine's browser, with search by document, an SQL box and running stages."""
     from pipelines.report.server import serve
 
-    serve(lake.absolute(), port, lambda line: print(line, flush=True))
+    serve(open_lake(lake), port, lambda line: print(line, flush=True))

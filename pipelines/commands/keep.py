@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from pipelines.commands.options import LAKE, Json, Lake, show
+from schemas.store import open_lake
 
 
 def forget(
@@ -22,7 +23,7 @@ def forget(
     """Take documents out of the lake for good, and list the lots, runs, steps and checkpoints that held them."""
     from pipelines.forget import forget, print_forgotten
 
-    show(forget(lake.absolute(), documents, file, dry_run), json, print_forgotten)
+    show(forget(open_lake(lake), documents, file, dry_run), json, print_forgotten)
 
 
 def snapshot(
@@ -41,7 +42,7 @@ def snapshot(
     from pipelines.progress import counted
     from pipelines.snapshots import collect_garbage, garbage_line, keep_snapshot, list_snapshots, print_snapshots, use_snapshot
 
-    root = lake.absolute()
+    root = open_lake(lake)
     if keep is not None:
         keep_snapshot(root, keep)
     if use is not None:
@@ -74,6 +75,6 @@ def export(
 
     form = format or format_of(target)
     with counted("export", "lots" if form in ("npy", "bin") else "shards") as tell:
-        count = export(lake.absolute(), target, form, state, force, run=run, checkpoint=checkpoint, tell=tell)
+        count = export(open_lake(lake), target, form, state, force, run=run, checkpoint=checkpoint, tell=tell)
     found = {"target": str(target), "format": form, UNITS[form]: count}
     show(found, json, lambda _, console: console.print(f"{target}: {count:,} {UNITS[form]}", highlight=False, soft_wrap=True))

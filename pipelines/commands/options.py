@@ -14,7 +14,7 @@ from pipelines import tables
 if TYPE_CHECKING:
     from pipelines.parameters import RunParameters
 
-Lake = Annotated[Path, Parameter(name=["--lake"], env_var="GRISTMILL_LAKE", help="The lake's folder.")]
+Lake = Annotated[Path, Parameter(name=["--lake"], env_var="GRISTMILL_LAKE", help="The lake: a folder, or s3://BUCKET/PREFIX.")]
 Changes = Annotated[
     tuple[str, ...],
     Parameter(name=["--set"], negative=(), consume_multiple=False, help="Change a field of the recipe: --set a.b=c; may be repeated."),

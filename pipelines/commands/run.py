@@ -10,6 +10,7 @@ from rich.console import Console
 
 from pipelines import tables
 from pipelines.commands.options import LAKE, Changes, Engine, Json, Lake, Ranks, Recipe, Run, Sample, Workers, read_parameters, show
+from schemas.store import open_lake
 
 
 def run(
@@ -91,17 +92,14 @@ def stage(
 ) -> None:
     """Plan one stage of a curated lake within the budgets and write what its trainer reads."""
     from pipelines.parameters import stage_position
-    from pipelines.run import plan_stage
+    from pipelines.run import lay_out, plan_stage
 
     parameters = read_parameters(recipe, lake, changes, sample, run=run)
     loaded = parameters.load()
     settings = plan_stage(parameters, loaded, stage_position(loaded, name))
     print(parameters.root / settings.folder / "stage.json")
     if write:
-        from train.stage import Stage
-        from train.written import write_rows
-
-        print(f"{parameters.root / settings.folder / 'written'}: {write_rows(Stage(parameters.root, settings)):,} rows")
+        print(f"{parameters.root / settings.folder / 'written'}: {lay_out(parameters.root, settings):,} rows")
 
 
 def train(
@@ -159,7 +157,7 @@ def rewind(
 
     from pipelines.rewind import parse_exclusions, print_rewound, rewind
 
-    show(asdict(rewind(lake.absolute(), run, to, *parse_exclusions(exclude))), json, print_rewound)
+    show(asdict(rewind(open_lake(lake), run, to, *parse_exclusions(exclude))), json, print_rewound)
 
 
 def ablate(
@@ -203,7 +201,7 @@ def score(
     from pipelines.progress import counted
     from pipelines.score import print_scores, score_documents
 
-    root = lake.absolute()
+    root = open_lake(lake)
     with counted("score", "rows") as tell:
         found = score_documents(root, run or only_run(root), output, tell)
     show(found, json, print_scores)
@@ -222,4 +220,4 @@ def generate(
     """Let the newest model of a run write."""
     from pipelines.generate import generate_text, only_run
 
-    print(generate_text(lake.absolute(), run or only_run(lake.absolute()), prompt, tokens, temperature, top_k, seed))
+    print(generate_text(open_lake(lake), run or only_run(open_lake(lake)), prompt, tokens, temperature, top_k, seed))

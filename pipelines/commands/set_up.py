@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pipelines.commands.options import LAKE, Json, Lake, show
+from schemas.store import open_lake
 
 
 def init(folder: Annotated[Path, Parameter(help="The project's folder.")] = Path(), /) -> None:
@@ -39,7 +40,7 @@ def doctor(
     from schemas.errors import GristmillError
 
     with counted("checksums" if deep else "sizes", "files") as tell:
-        found = examine(lake.absolute(), deep, tell)
+        found = examine(open_lake(lake), deep, tell)
     show(found, json, print_findings)
     if wrong := [line["what"] for line in found if line["state"] == BAD]:
         raise GristmillError(f"something is wrong with: {', '.join(wrong)}", where="doctor")

@@ -1,0 +1,89 @@
+"""Where a shard is worked on: in the lake's folder, or wherever the lake in an object store has a working copy, on any machine.
+
+A shard's task names every file of the lake that its function reads; they are brought before the function runs, and stay until it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas.manifest import Entry, entry_from_json, entry_path
+from schemas.store import Published, read_json, using
+from schemas.working_copy import cache_folder, copy_of, open_address
+
+Json = Any
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A lake as a step's coordinator tells it to workers.
+
+    Attributes:
+        root: the lake's folder on the coordinator's machine.
+        address: of a lake in an object store; None for a folder, which all workers see under the same path.
+        machine: name of the coordinator's machine.
+    """
+
+    root: Path
+    address: str | None
+    machine: str
+
+    @classmethod
+    def of(cls, root: Path) -> Workplace:
+        """The workplace of a lake."""
+        copy = copy_of(root)
+        return cls(root, None if copy is None else copy.address, socket.gethostname())
+
+    def files(self, task: Json) -> list[Published]:
+        """The files of a lake in an object store that a task names."""
+        copy = copy_of(self.root)
+        if copy is None:
+            return []
+        if copy.known is None:
+            entries = [entry_from_json(read_json(place)) for place in self.root.glob("manifests/*/*/*.json")]
+            copy.known = {file.path: file for entry in entries for file in entry.files.values()}
+        return [copy.known[name] for name in dict.fromkeys(_strings(task)) if name in copy.known]
+
+    def learn(self, entry: Entry) -> None:
+        """Note what a worker, perhaps on another machine, has published, and keep the working copy within its bound."""
+        copy = copy_of(self.root)
+        if copy is None:
+            return
+        for file in entry.files.values():
+            copy.expect(file.path, file.bytes)
+            if copy.known is not None:
+                copy.known[file.path] = file
+        copy.expect(entry_path(entry.step, entry.key), 0)
+        copy.shrink()
+
+    @contextlib.contextmanager
+    def with_files(self, files: Sequence[Published]) -> Iterator[Path]:
+        """The lake's folder on the machine at hand, with these files in it until the block ends."""
+        if self.address is None or not self._elsewhere():
+            with using(self.root, files):
+                yield self.root
+            return
+        copy = open_address(self.address)
+        with using(copy.root, files):
+            yield copy.root
+        copy.shrink()
+
+    def _elsewhere(self) -> bool:
+        """Whether this is another machine than the coordinator's, or a process with another cache."""
+        return socket.gethostname() != self.machine or not self.root.is_relative_to(cache_folder())
+
+
+def _strings(value: Json) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _strings(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _strings(inner)
