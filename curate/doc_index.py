@@ -20,6 +20,7 @@ from curate.curation import Curation
 from curate.sql import connect, scan
 from curate.step import Shard, ShardWriter, Step
 from schemas.manifest import Snapshot
+from schemas.store import here
 
 Json = Any
 
@@ -78,7 +79,7 @@ def beginning_with(root: Path, snapshot: Snapshot, prefix: str) -> dict[bytes, i
     within = (pc.field("high") >= first) & (pc.field("high") <= last)
     found: dict[bytes, int] = {}
     for file in snapshot.files("doc_index"):
-        rows = pq.read_table(root / file.path, filters=within, partitioning=None)
+        rows = pq.read_table(here(root, file.path), filters=within, partitioning=None)
         for doc, place in _documents(rows):
             if low <= doc <= high:
                 found[doc] = min(place, found.get(doc, place))
@@ -91,7 +92,7 @@ def locators_of(root: Path, snapshot: Snapshot, documents: Sequence[bytes]) -> d
     high = np.unique(_halves(b"".join(documents))[:, 0])
     found: dict[bytes, int] = {}
     for file in snapshot.files("doc_index"):
-        source = pq.ParquetFile(root / file.path)
+        source = pq.ParquetFile(here(root, file.path))
         for group in _groups_with(source, high):
             rows = source.read_row_group(group)
             mine = rows.filter(pa.array(np.isin(rows.column("high").to_numpy(), high)))

@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from curate.corpus import ROW_BITS
-from curate.curation import source_of
+from curate.curation import file_of, source_of
 from curate.doc_index import beginning_with, is_indexed, locators_of
 from curate.identity import user_doc_id
 from curate.sql import literal
 from pipelines.catalog import RUN_TABLES, Connection, documents_select, run_select, table_select
 from schemas.manifest import Entry, Snapshot
 from schemas.segments import allotments, read_segments
+from schemas.store import bring, here
 from schemas.tables import TABLES
 from train.inverse import steps_of_rows
 from train.order import Ints
@@ -66,7 +67,9 @@ def place_of(root: Path, snapshot: Snapshot, doc: str) -> Place | None:
     entry = _pack_shard(root, snapshot, shard, locator)
     if entry is None or "rows" not in entry.files:
         return Place(shard)
-    mine = pq.read_table(root / entry.files["rows"].path, columns=["row"], filters=[("doc_id", "=", bytes.fromhex(doc))], partitioning=None)
+    mine = pq.read_table(
+        here(root, entry.files["rows"].path), columns=["row"], filters=[("doc_id", "=", bytes.fromhex(doc))], partitioning=None
+    )
     return Place(shard, entry.label.rpartition("/")[0], entry, tuple(mine.column("row").to_pylist()))
 
 
@@ -76,7 +79,7 @@ def _pack_shard(root: Path, snapshot: Snapshot, shard: int, locator: int) -> Ent
     layout = next((entry for entry in snapshot.steps.get("layout", ()) if entry.label == label and "layout" in entry.files), None)
     if layout is None:
         return None
-    file = pq.ParquetFile(root / layout.files["layout"].path)
+    file = pq.ParquetFile(here(root, layout.files["layout"].path))
     column = file.schema_arrow.get_field_index("locator")
     for group in range(file.metadata.num_row_groups):
         bounds = file.metadata.row_group(group).column(column).statistics
@@ -102,6 +105,7 @@ def narrow(db: Connection, root: Path, snapshot: Snapshot, doc: str, place: Plac
     files = _files(snapshot, place)
     for table, schema in TABLES.items():
         if table in files and "doc_id" in schema.names and table != "documents":
+            bring(root, files[table])
             either = f"{same} OR kept_doc_id = unhex({literal(doc)})" if table == "clusters" else same
             _replace(db, table, table_select(table, [str(root / path) for path in files[table]], either))
     steps = None if place is None else _steps(root, snapshot, place)
@@ -115,6 +119,8 @@ def narrow(db: Connection, root: Path, snapshot: Snapshot, doc: str, place: Plac
 def narrow_documents(db: Connection, root: Path, snapshot: Snapshot, doc: str, place: Place | None) -> None:
     """Put a view of one document in the place of ``documents``."""
     shards = range(len(snapshot.steps["read"])) if place is None else [place.shard]
+    entries = [snapshot.steps["read"][shard] for shard in shards]
+    bring(root, [file_of(entry, "documents") for entry in entries])
     _replace(db, "documents", documents_select(root, snapshot.steps["read"], shards, f"doc_id = unhex({literal(doc)})"))
 
 

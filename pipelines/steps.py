@@ -12,12 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from curate.corpus import ROW_BITS
+from curate.curation import file_of
 from curate.doc_index import is_indexed, locators_of
 from pipelines.catalog import Connection, ask, open_catalog, run_select, table_select
 from pipelines.one_document import parts
 from pipelines.tables import table
 from schemas.errors import GristmillError
 from schemas.manifest import Snapshot, read_snapshot
+from schemas.store import bring
 
 Json = Any
 
@@ -102,6 +104,7 @@ def _verdicts(root: Path, snapshot: Snapshot, ids: Sequence[str]) -> str:
     if is_indexed(snapshot):
         places = locators_of(root, snapshot, [bytes.fromhex(doc) for doc in ids])
         entries = [entries[shard] for shard in sorted({place >> ROW_BITS for place in places.values()})]
+    bring(root, [file_of(entry, "verdicts") for entry in entries])
     files = [str(root / entry.files["verdicts"].path) for entry in entries if "verdicts" in entry.files]
     where = "doc_id IN (SELECT unhex(unnest(?)))"
     # Without a file there is no condition either, but the query is asked with its parameter all the same.

@@ -10,7 +10,8 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
-from pipelines.catalog import Connection, ask, open_catalog
+from curate.doc_index import is_indexed
+from pipelines.catalog import LARGE, Connection, ask, bring_tables, open_catalog
 from pipelines.one_document import named, narrow, narrow_documents, place_of
 from pipelines.query import shown
 from pipelines.tables import table
@@ -38,8 +39,10 @@ def life(root: Path, name: str) -> dict[str, Json]:
         LakeError: there is no lake, or it holds nothing yet.
         UnknownDocument: no document has that name, or several have.
     """
-    with open_catalog(root, "documents", "rows") as db:
+    with open_catalog(root) as db:
         snapshot = read_snapshot(root)
+        if not is_indexed(snapshot):
+            bring_tables(root, LARGE)
         doc = find_document(db, root, snapshot, name)
         narrow(db, root, snapshot, doc, place_of(root, snapshot, doc))
         document = _one(db, "SELECT * EXCLUDE (text), text[:?] AS excerpt FROM documents WHERE doc_id = ? LIMIT 1", EXCERPT, doc)
