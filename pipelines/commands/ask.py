@@ -116,7 +116,7 @@ def steps(
     from pipelines.generate import only_run
     from pipelines.steps import parse_steps, print_seen, seen
 
-    root = lake.absolute()
+    root = open_lake(lake)
     first, last = parse_steps(steps)
     show(seen(root, run or only_run(root), first, last, limit), json, print_seen)
 
