@@ -189,7 +189,7 @@ def ablate(settings: AblateParameters) -> dict[str, str]:
         found.append(compare((first, second), neutral, settings.seeds, settings.tokens, around.progress, around.say))
 
     work()
-    page.show_ablation(settings.lake.absolute(), found[0])
+    page.show_ablation(open_lake(settings.lake), found[0])
     return {line["dataset"]: line["words"] for line in found[0]["differences"]}
 
 

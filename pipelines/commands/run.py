@@ -10,7 +10,7 @@ from rich.console import Console
 
 from pipelines import tables
 from pipelines.commands.options import LAKE, Changes, Engine, Json, Lake, Ranks, Recipe, Run, Sample, Workers, read_parameters, show
-from schemas.store import open_lake
+from schemas.store import address_of, open_lake
 
 
 def run(
@@ -186,7 +186,8 @@ def ablate(
     with reporter(console) as progress:
         found = ablate(both, read_parameters(neutral, lake, (), "100%", workers=workers), seeds, tokens, progress, say)
     show(found, json, print_ablation)
-    say(f"Table, picture and numbers are in {lake / 'ablation'}; SQL: gristmill sql 'FROM ablations' --lake {lake}")
+    place = address_of(open_lake(lake))
+    say(f"Table, picture and numbers are in {place}/ablation; SQL: gristmill sql 'FROM ablations' --lake {place}")
 
 
 def score(
