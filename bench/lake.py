@@ -11,11 +11,13 @@ import os
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.curation import Curation
@@ -33,10 +35,31 @@ SOURCES, SHARD, ROW_LENGTH, DOCUMENTS_A_ROW, ROWS_A_SHARD, BATCH, STEPS_A_PART =
 WORDS = ("the", "lake", "holds", "a", "made", "text", "of", "few", "words", "each")
 
 
-def ids(first: int, count: int) -> pa.Array:
-    """doc_ids of documents by number."""
-    raw = b"".join(hashlib.blake2b(str(n).encode(), digest_size=16).digest() for n in range(first, first + count))
-    return pa.FixedSizeBinaryArray.from_buffers(DOC_ID, count, [None, pa.py_buffer(raw)])
+def ids(shard: int) -> pa.Array:
+    """doc_ids of a shard's documents."""
+    return pa.FixedSizeBinaryArray.from_buffers(DOC_ID, SHARD, [None, pa.py_buffer(np.random.default_rng(shard).bytes(16 * SHARD))])
+
+
+@cache
+def same_everywhere() -> dict[str, pa.Array]:
+    """What the documents of every shard have in common: texts, sizes, fates."""
+    draw = np.random.default_rng(0)
+    words, fate = draw.integers(4, 12, SHARD), draw.integers(0, 10, SHARD)
+    near, short = fate == 0, fate == 1
+    texts = [" ".join(WORDS[(n + k) % 10] for k in range(count)) for n, count in enumerate(words.tolist())]
+    reasons = [(None, "near_duplicate", "too_short")[code] for code in (near + 2 * short).tolist()]
+    failed = [[{"rule": "too_short", "value": 5.0, "threshold": 8.0}] if bad else [] for bad in short.tolist()]
+    return {
+        "texts": pa.array(texts, pa.large_string()),
+        "bytes": pa.array([len(text) for text in texts]),
+        "words": pa.array(words),
+        "kept": pa.array(np.flatnonzero(~(near | short))),
+        "near": pa.array(np.flatnonzero(near)),
+        "state": pa.array(np.where(near | short, "dropped", "kept").tolist()),
+        "reason": pa.array(reasons, pa.string()),
+        "failures": pa.array(failed, TABLES["verdicts"].field("failures").type),
+        "similarity": pa.array([0.9 if n else None for n in near.tolist()], pa.float64()),
+    }
 
 
 def table(name: str, rows: int, columns: dict[str, Any]) -> pa.Table:
@@ -44,12 +67,13 @@ def table(name: str, rows: int, columns: dict[str, Any]) -> pa.Table:
     made = []
     for field in TABLES[name]:
         if field.name in columns:
-            made.append(pa.array(columns[field.name]).cast(field.type))
+            value = columns[field.name]
+            made.append((value if isinstance(value, pa.Array) else pa.array(value)).cast(field.type))
         elif field.nullable:
             made.append(pa.nulls(rows, field.type))
         else:
-            zero: Any = [] if pa.types.is_list(field.type) else "" if pa.types.is_string(field.type) else 0
-            made.append(pa.array([zero] * rows, field.type) if zero == [] else pa.repeat(pa.scalar(zero, field.type), rows))
+            zero = "" if pa.types.is_string(field.type) else 0
+            made.append(pa.array([[]] * rows, field.type) if pa.types.is_list(field.type) else pa.repeat(pa.scalar(zero, field.type), rows))
     return pa.table(made, schema=TABLES[name])
 
 
@@ -63,47 +87,27 @@ def entry(root: Path, step: str, label: str, counts: dict[str, int], **tables: p
 
 def documents_shard(root: Path, source: str, shard: int, steps: dict[str, list[Entry]]) -> pa.Table:
     """Documents, signals, verdicts and clusters of a shard; returns doc_id and locator of what is kept."""
-    draw, numbers = np.random.default_rng(shard), np.arange(SHARD)
-    doc_ids = ids(shard * SHARD, SHARD)
-    words = draw.integers(4, 12, SHARD)
-    texts = [" ".join(WORDS[(n + k) % 10] for k in range(count)) for n, count in enumerate(words.tolist())]
-    size = np.array([len(text) for text in texts])
-    common = {"doc_id": doc_ids, "source": [source] * SHARD, "locator": (shard << 32) + numbers, "bytes": size}
-    fate = draw.integers(0, 10, SHARD)
-    near, short = fate == 0, fate == 1
-    kept_instead = ids(shard * SHARD, 1)[0].as_py()
-    failure = [[{"rule": "too_short", "value": 5.0, "threshold": 8.0}] if bad else [] for bad in short.tolist()]
-    verdict = common | {
-        "state": np.where(near | short, "dropped", "kept").tolist(),
-        "reason": [
-            ("near_duplicate" if n else "too_short") if n or s else None for n, s in zip(near.tolist(), short.tolist(), strict=True)
-        ],
-        "failures": failure,
-        "kept_doc_id": pa.array([kept_instead if n else None for n in near.tolist()], DOC_ID),
-        "similarity": np.where(near, 0.9, np.nan),
-    }
-    near_rows = np.flatnonzero(near)
-    cluster = {
-        "doc_id": doc_ids.take(pa.array(near_rows)),
-        "source": [source] * len(near_rows),
-        "locator": (shard << 32) + near_rows,
-        "kind": ["near"] * len(near_rows),
-        "kept_doc_id": pa.array([kept_instead] * len(near_rows), DOC_ID),
-        "similarity": np.full(len(near_rows), 0.9),
-    }
-    label = f"{source}/{shard:05d}"
-    counted = {"doc_id": doc_ids, "n_bytes": size, "n_words": words, "n_characters": size}
-    place = {"path": [f"{source}.jsonl"] * SHARD, "record": numbers, "text": texts}
+    same, doc_ids, places = same_everywhere(), ids(shard), pa.array((shard << 32) + np.arange(SHARD), pa.uint64())
+    near, kept = same["near"], same["kept"]
+    instead = doc_ids[kept[0].as_py()]
+    common = {"doc_id": doc_ids, "source": pa.repeat(source, SHARD), "locator": places, "bytes": same["bytes"]}
+    verdict = common | {name: same[name] for name in ("state", "reason", "failures", "similarity")}
+    verdict["kept_doc_id"] = pc.if_else(pc.is_valid(same["similarity"]), instead, pa.scalar(None, DOC_ID))
+    cluster = {name: common[name].take(near) for name in ("doc_id", "source", "locator")}
+    cluster |= {"kind": pa.repeat("near", len(near)), "kept_doc_id": pa.array([instead] * len(near), DOC_ID)}
+    cluster |= {"similarity": pa.repeat(0.9, len(near))}
+    label, read = f"{source}/{shard:05d}", {"path": pa.repeat(f"{source}.jsonl", SHARD), "record": np.arange(SHARD), "text": same["texts"]}
+    counted = {"doc_id": doc_ids, "n_bytes": same["bytes"], "n_words": same["words"], "n_characters": same["bytes"]}
     signals = table("signals", SHARD, {name: value for name, value in counted.items() if name in TABLES["signals"].names})
-    steps["read"].append(entry(root, "read", label, {}, documents=table("documents", SHARD, common | place)))
+    steps["read"].append(entry(root, "read", label, {}, documents=table("documents", SHARD, common | read)))
     steps["signals"].append(entry(root, "signals", label, {}, signals=signals))
     steps["verdicts"].append(entry(root, "verdicts", label, {}, verdicts=table("verdicts", SHARD, verdict)))
-    steps["clusters"].append(entry(root, "clusters", label, {}, clusters=table("clusters", len(near_rows), cluster)))
-    counts = {"records_in": SHARD, "dropped": int((near | short).sum()), "kept": int((~(near | short)).sum()), "bytes_in": int(size.sum())}
+    steps["clusters"].append(entry(root, "clusters", label, {}, clusters=table("clusters", len(near), cluster)))
+    size = pc.sum(same["bytes"]).as_py()
+    counts = {"records_in": SHARD, "dropped": SHARD - len(kept), "kept": len(kept), "bytes_in": size}
     conserved = table("conservation", 1, {"source": [source], **{name: [value] for name, value in counts.items()}})
     steps["conservation"].append(entry(root, "conservation", label, {}, conservation=conserved))
-    kept = np.flatnonzero(~(near | short))
-    return pa.table({"doc_id": doc_ids.take(pa.array(kept)), "locator": pa.array(common["locator"][kept], pa.uint64())})
+    return pa.table({"doc_id": doc_ids.take(kept), "locator": places.take(kept)})
 
 
 def packed_source(root: Path, source: str, kept: pa.Table, steps: dict[str, list[Entry]]) -> None:

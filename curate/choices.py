@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.step import Json, Shard, ShardWriter, Step
-from curate.tokenize import load_tokenizer
+from curate.tokenizer import load_tokenizer
 from schemas.errors import InputError
 from schemas.manifest import Entry, Snapshot
 from schemas.recipe import Recipe

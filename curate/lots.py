@@ -25,7 +25,8 @@ from curate.engine import Executor
 from curate.layout import generation_of, layout_step, pack_settings, packed, specials
 from curate.pack import Packing, kernel
 from curate.step import Json, Progress, Shard, ShardWriter, Step, run_step
-from curate.tokenize import load_tokenizer, tokenize_step, tokenizer_step
+from curate.tokenize import tokenize_step, tokenizer_step
+from curate.tokenizer import load_tokenizer
 from schemas.errors import GristmillError
 from schemas.manifest import UNPACKED, Entry, Snapshot, fingerprint, write_snapshot
 from schemas.recipe import Recipe

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from curate.corpus import id_hashes, mix64
 
 if TYPE_CHECKING:
-    from curate.tokenize import Tokenizer
+    from curate.tokenizer import Tokenizer
 
 DRAW, CUTS = 0x46494D44, 0x46494D43
 """Added to the seed: for the draw of documents, and of their cuts."""

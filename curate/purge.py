@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.corpus import column_array
-from curate.tokenize import load_tokenizer
+from curate.tokenizer import load_tokenizer
 from curate.tombstones import blanked
 from schemas.manifest import Entry, Snapshot, entry_from_json, read_snapshot, write_snapshot
 from schemas.store import Published, checksum, here, publish, publish_json, read_json, remove

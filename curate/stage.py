@@ -25,7 +25,7 @@ from curate.mixture import adaptive_settings, left_by_source, starting_shares
 from curate.model_size import parameters
 from curate.plan import Place, StagePlan, plan_stage, training_lots
 from curate.start import take_in
-from curate.tokenize import Tokenizer, load_tokenizer
+from curate.tokenizer import Tokenizer, load_tokenizer
 from schemas.adaptive import AdaptiveSettings
 from schemas.errors import PlanError
 from schemas.manifest import Snapshot

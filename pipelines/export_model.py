@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from schemas.errors import GristmillError
@@ -25,7 +24,7 @@ def write_model(root: Path, snapshot: Snapshot, path: Path, run: str | None, che
         GristmillError: no stage has ended and no checkpoint is named.
         LakeError: the checkpoint is missing or damaged.
     """
-    from curate.tokenize import PairTokenizer, load_tokenizer
+    from curate.tokenizer import PairTokenizer, load_tokenizer
     from pipelines.generate import last_checkpoint, only_run
     from schemas.settings import ModelSettings, build
     from train.checkpoint import load
@@ -49,7 +48,7 @@ def write_model(root: Path, snapshot: Snapshot, path: Path, run: str | None, che
     config = config_of(settings, shape["vocabulary"], shape["length"], tokenizer.bos, tokenizer.eos)
     (path / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     if isinstance(tokenizer, PairTokenizer):  # bytes as tokens have no tokenizer.json
-        shutil.copyfile(file, path / "tokenizer.json")
+        (path / "tokenizer.json").write_text(tokenizer.json, encoding="utf-8")
         about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": shape["length"]}
         (path / "tokenizer_config.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return sum(tensor.numel() for tensor in state.values())

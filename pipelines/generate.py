@@ -52,7 +52,7 @@ def generate_text(root: Path, run: str, prompt: str, tokens: int, temperature: f
     found = last_checkpoint(root, run)
     if found is None:
         raise GristmillError(f"run {run!r} has no finished stage", where=str(root / "runs"), fix="train one: gristmill run RECIPE")
-    from curate.tokenize import load_tokenizer
+    from curate.tokenizer import load_tokenizer
     from train.checkpoint import load
     from train.generate import generate
     from train.model import Decoder

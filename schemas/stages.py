@@ -12,19 +12,26 @@ from schemas.strict import NAME, Strict
 class Tokenizer(Strict):
     """How text becomes token ids."""
 
-    kind: Literal["bpe", "byte", "file"] = "bpe"
-    """bpe: byte-level pairs trained on kept text; byte: 256 bytes; file: a tokenizer.json."""
+    kind: Literal["bpe", "byte", "file", "tiktoken"] = "bpe"
+    """bpe: byte-level pairs trained on kept text; byte: 256 bytes; file: a tokenizer.json, or a folder of save_pretrained() with one;
+    tiktoken: a file of ranks, which needs the extra 'text'."""
     vocabulary: int = Field(default=4096, ge=260, le=1_000_000)
     """Vocabulary of a trained tokenizer, special tokens included."""
     sample_bytes: int = Field(default=20_000_000, ge=1000)
     """Text it is trained on: kept documents by hash order up to this many bytes."""
     path: str | None = None
-    """tokenizer.json, relative to the recipe's folder, for kind file."""
+    """The file or folder, relative to the recipe's folder, for kinds file and tiktoken. It must give every text back."""
+    pattern: str | None = None
+    """For tiktoken: how text is split, as gpt2, cl100k (the default) or o200k do, or a regular expression of one's own."""
+    special: dict[str, Annotated[int, Field(ge=0)]] = {}
+    """For tiktoken: ids of special tokens, such as <|endoftext|>; without any, BOS, EOS and PAD come after the ranks."""
 
     @model_validator(mode="after")
     def _path(self) -> Tokenizer:
-        if (self.kind == "file") != (self.path is not None):
-            raise ValueError("kind file needs 'path', and only that kind has one")
+        if (self.kind in ("file", "tiktoken")) != (self.path is not None):
+            raise ValueError("kinds file and tiktoken need 'path', and only they have one")
+        if self.kind != "tiktoken" and (self.pattern is not None or self.special):
+            raise ValueError("'pattern' and 'special' are for kind tiktoken")
         return self
 
 

@@ -10,7 +10,7 @@ import pytest
 from curate.choices import choice_sets, choices_step, read_questions
 from curate.engine import LocalExecutor
 from curate.step import Silent, run_step
-from curate.tokenize import ByteTokenizer
+from curate.tokenizer import ByteTokenizer
 from schemas.errors import InputError
 from schemas.manifest import Snapshot
 from schemas.recipe import Recipe

@@ -13,7 +13,7 @@ import pytest
 from curate.engine import LocalExecutor
 from curate.lots import build_lots, read_lots
 from curate.step import Silent
-from curate.tokenize import load_tokenizer
+from curate.tokenizer import load_tokenizer
 from schemas.errors import GristmillError
 from schemas.manifest import read_snapshot
 from tests.curate.judged_lake import doc_id, judged, made_shards, recipe

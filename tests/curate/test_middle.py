@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.middle import TOKENS, drawn, encode, pieces, recovered
-from curate.tokenize import BOS, EOS, PAD, ByteTokenizer, PairTokenizer, train_pairs
+from curate.tokenizer import BOS, EOS, PAD, ByteTokenizer, PairTokenizer, train_pairs
 from tests.curate.judged_lake import doc_id
 
 

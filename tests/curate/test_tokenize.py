@@ -1,5 +1,7 @@
-"""Tokenisers: exact on all Unicode, special tokens only where packing puts them, the same file on any number of threads."""
+"""Tokenizers of every kind: exact on all Unicode, special tokens only where packing puts them, the same file on any number of threads."""
 
+import base64
+import importlib
 import json
 import os
 import subprocess
@@ -13,7 +15,17 @@ from hypothesis import strategies as st
 
 from curate.engine import LocalExecutor
 from curate.step import Silent, run_step
-from curate.tokenize import BOS, BYTE_FILE, ByteTokenizer, load_tokenizer, tokenizer_step, train_pairs
+from curate.tokenize import tokenizer_step
+from curate.tokenizer import (
+    BOS,
+    BYTE_FILE,
+    PATTERNS,
+    ByteTokenizer,
+    file_content,
+    load_tokenizer,
+    refuse_lossy,
+    train_pairs,
+)
 from schemas.errors import InputError
 from tests.curate.judged_lake import judged, made_shards, recipe
 
@@ -27,15 +39,52 @@ def pairs(tmp_path_factory):
     return load_tokenizer(path)
 
 
-@pytest.fixture(params=["pairs", "byte"])
-def tokenizer(request, pairs):
-    return pairs if request.param == "pairs" else ByteTokenizer()
+def write_ranks(path):
+    """A rank file as OpenAI publishes them: the bytes, then the trained pairs (GPT-2 shows a byte as a printable character)."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in shown]
+    byte_of = {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    trained = json.loads(train_pairs(iter(TEXTS), 500))["model"]["vocab"]
+    tokens = [bytes([byte]) for byte in range(256)]
+    tokens += [bytes(byte_of[c] for c in token) for token in trained if not token.startswith("<|") and len(token) > 1]
+    path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens)))
+    return {token: rank for rank, token in enumerate(tokens)}
+
+
+def write_folder(path):
+    """What save_pretrained() of a tokenizer with names of its own for special tokens writes."""
+    path.mkdir()
+    (path / "tokenizer.json").write_text(train_pairs(iter(TEXTS), 400, ("[start]", "[stop]", "[fill]")), encoding="utf-8")
+    config = {"bos_token": "[start]", "eos_token": {"content": "[stop]", "special": True}, "pad_token": "[fill]"}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    return path
+
+
+def loaded(path, content):
+    path.write_bytes(content)
+    return load_tokenizer(path)
+
+
+@pytest.fixture(scope="module")
+def kinds(pairs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kinds")
+    write_ranks(folder / "ranks.tiktoken")
+    made = {"pairs": pairs, "byte": ByteTokenizer()}
+    made["folder"] = loaded(folder / "folder.json", file_content("file", write_folder(folder / "saved")))
+    for pattern in PATTERNS:
+        made[pattern] = loaded(folder / f"{pattern}.json", file_content("tiktoken", folder / "ranks.tiktoken", pattern))
+    return made
+
+
+@pytest.fixture(params=["pairs", "byte", "folder", "gpt2", "cl100k", "o200k"])
+def tokenizer(request, kinds):
+    return kinds[request.param]
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6))
-def test_any_unicode_comes_back(pairs, texts):
-    for tokenizer in (pairs, ByteTokenizer()):
+def test_any_unicode_comes_back(kinds, texts):
+    for tokenizer in kinds.values():
         ids, offsets = tokenizer.encode_batch(texts)
         assert [tokenizer.decode(ids[a:b]) for a, b in pairwise(offsets)] == texts
 
@@ -56,6 +105,56 @@ def test_edges_come_back_and_spelled_special_tokens_stay_text(tokenizer, text):
     assert tokenizer.decode(ids) == text
     assert not {tokenizer.bos, tokenizer.eos, tokenizer.pad} & set(ids.tolist())
     assert tokenizer.decode([tokenizer.bos, *ids, tokenizer.eos]) == text
+
+
+@pytest.mark.parametrize("pattern", list(PATTERNS))
+def test_ranks_give_tiktokens_own_ids(kinds, tmp_path, pattern):
+    tiktoken = pytest.importorskip("tiktoken")
+    ranks = write_ranks(tmp_path / "ranks")
+    encodings = {"gpt2": "gpt2", "cl100k": "cl100k_base", "o200k": "o200k_base"}
+    with pytest.MonkeyPatch.context() as patch:  # the package's own patterns, without the ranks that it would fetch
+        public = importlib.import_module("tiktoken_ext.openai_public")
+        patch.setattr(public, "load_tiktoken_bpe", lambda *_, **__: dict.fromkeys(range(199_998), 0))
+        patch.setattr(public, "data_gym_to_mergeable_bpe_ranks", lambda *_, **__: dict.fromkeys(range(50_256), 0))
+        theirs = getattr(public, encodings[pattern])()["pat_str"]
+    oracle = tiktoken.Encoding("theirs", pat_str=theirs, mergeable_ranks=ranks, special_tokens={})
+    texts = [*TEXTS, "I'll pay  12345\r\n\r\n  <|eos|>", ""]
+    ids, offsets = kinds[pattern].encode_batch(texts)
+    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == [oracle.encode_ordinary(text) for text in texts]
+    assert (kinds[pattern].bos, kinds[pattern].vocabulary) == (len(ranks), len(ranks) + 3)
+
+
+def test_special_tokens_are_those_that_a_folder_or_a_recipe_names(kinds, tmp_path):
+    assert (kinds["folder"].bos, kinds["folder"].eos, kinds["folder"].pad) == (0, 1, 2)
+    write_ranks(tmp_path / "ranks")
+    named = loaded(tmp_path / "named.json", file_content("tiktoken", tmp_path / "ranks", "gpt2", {"<|endoftext|>": 9999}))
+    assert (named.bos, named.eos, named.pad, named.vocabulary) == (9999, 9999, 9999, 10_000)
+    with pytest.raises(InputError, match="is a rank too"):
+        file_content("tiktoken", tmp_path / "ranks", "gpt2", {"<|endoftext|>": 7})
+    fills = loaded(tmp_path / "fills.json", file_content("tiktoken", tmp_path / "ranks", "gpt2", fills=True))
+    assert fills.middle is not None and fills.vocabulary == fills.bos + 6
+
+
+def test_what_loses_text_is_refused(kinds, tmp_path):
+    for tokenizer in kinds.values():
+        refuse_lossy(tokenizer, tmp_path)
+    value = json.loads(train_pairs(iter(TEXTS), 400))
+    value["normalizer"] = {"type": "Lowercase"}
+    (tmp_path / "lower.json").write_text(json.dumps(value))
+    with pytest.raises(InputError, match="does not give texts back: 'A probe:' comes back as 'a probe:'"):
+        refuse_lossy(load_tokenizer(tmp_path / "lower.json"), tmp_path / "lower.json")
+    (tmp_path / "bad.tiktoken").write_text("QQ== 0\nno\n")
+    with pytest.raises(InputError, match="line 2"):
+        file_content("tiktoken", tmp_path / "bad.tiktoken", "gpt2")
+    (tmp_path / "few.tiktoken").write_text("QQ== 0\n")
+    with pytest.raises(InputError, match="single byte"):
+        file_content("tiktoken", tmp_path / "few.tiktoken", "gpt2")
+    write_ranks(tmp_path / "ranks")
+    with pytest.raises(InputError, match="not a pattern"):
+        loaded(tmp_path / "pattern.json", file_content("tiktoken", tmp_path / "ranks", "(["))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"no tokenizer\.json"):
+        file_content("file", tmp_path / "empty")
 
 
 def test_encoding_does_not_depend_on_the_batch(pairs):
@@ -97,7 +196,16 @@ def test_a_tokenizer_file_and_the_byte_tokenizer_are_published_as_they_are(tmp_p
     snapshot = judged(tmp_path, made_shards(documents=4))
     path = tmp_path / "mine.json"
     path.write_text(train_pairs(iter(TEXTS), 300), encoding="utf-8")
-    for settings_, content in (({"kind": "file", "path": str(path)}, path.read_bytes()), ({"kind": "byte"}, BYTE_FILE)):
+    write_ranks(tmp_path / "ranks")
+    ranks = {"kind": "tiktoken", "path": str(tmp_path / "ranks"), "pattern": "gpt2"}
+    saved = {"kind": "file", "path": str(write_folder(tmp_path / "saved"))}
+    published = [
+        ({"kind": "file", "path": str(path)}, path.read_bytes()),
+        ({"kind": "byte"}, BYTE_FILE),
+        (ranks, file_content("tiktoken", tmp_path / "ranks", "gpt2")),
+        (saved, file_content("file", tmp_path / "saved")),
+    ]
+    for settings_, content in published:
         step, shards = tokenizer_step(recipe(tokenizer=settings_), snapshot.steps["read"], snapshot.steps["verdicts"])
         entry = run_step(tmp_path, step, shards, LocalExecutor(1), Silent())[0]
         assert (tmp_path / entry.files["tokenizer"].path).read_bytes() == content
