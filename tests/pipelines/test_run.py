@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from pipelines.cli import COMMANDS, run_command
 from tests.pipelines.tiny import write_project
 
 ROOT = Path(__file__).parent.parent.parent
@@ -170,3 +172,47 @@ def test_a_sample_runs_everything_on_fewer_documents_under_its_own_name(done: tu
     assert (tmp_path / "lake/runs/tiny-sample/1-second/outcome.json").is_file()
     kept = ask(tmp_path / "lake", "SELECT count(*) AS n FROM verdicts")[0]["n"]
     assert 0.3 * 200 < kept < 0.7 * 200
+
+
+WRITES = {"stage", "generate", "report", "ui", "init", "schema"}
+"""Commands that name the files they write, or write text or pages."""
+ELSEWHERE = {"ablate"}
+"""Commands whose JSON the tests of their own files read."""
+
+
+def test_every_command_that_reports_prints_json_and_nothing_else(
+    done: tuple[Path, Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, lake, _ = done
+    good, bad = (str(tmp_path / f"{name}.jsonl") for name in ("books", "web"))
+    for path in (good, bad):  # without the broken line at the end
+        Path(path).write_text("".join((recipe.parent / Path(path).name).read_text().splitlines(keepends=True)[:-1]))
+    asked = {
+        "run": [str(recipe), "--no-prefect"],
+        "curate": [str(recipe)],
+        "train": [str(recipe), "second"],
+        "score": ["-o", str(tmp_path / "losses.parquet")],
+        "plan": [str(recipe)],
+        "what-if": [str(recipe), "--rule", "n_words < 70"],
+        "classify train": [good, bad, "-o", str(tmp_path / "model.safetensors")],
+        "status": [],
+        "stats": [],
+        "why": ["web-0"],
+        "steps": ["0..2"],
+        "sql": ["FROM funnel()"],
+        "diff": ["@current"],
+        "forget": ["web-0", "--dry-run"],
+        "snapshot": [],
+        "export": [str(tmp_path / "a.jsonl")],
+        "doctor": [],
+    }
+    names = {name for _, group in COMMANDS.values() for name in group}
+    assert names == {*asked, *WRITES, *ELSEWHERE, "rewind"}, "a new command is one or the other"
+    for name, arguments in asked.items():
+        place = [] if name == "classify train" else ["--lake", str(lake)]
+        assert run_command([*name.split(), *arguments, *place, "--json"]) == 0, name
+        assert json.loads(capsys.readouterr().out) is not None, name
+    copy = shutil.copytree(lake, tmp_path / "copy")
+    step = min(int(path.name.rpartition("s")[2]) for path in copy.glob("runs/tiny/1-second/checkpoints/a*"))
+    assert run_command(["rewind", "tiny", "--to", str(step), "--lake", str(copy), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == step
