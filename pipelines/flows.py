@@ -5,11 +5,12 @@ Flows run from a deployment show themselves in Prefect's page; run by ``gristmil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect import flow, tags, task
 from prefect.cache_policies import NO_CACHE
@@ -23,10 +24,28 @@ from pipelines.engines import engine
 from pipelines.parameters import AblateParameters, CleanupParameters, ReportParameters, RunParameters, StageParameters, stage_position
 from pipelines.snapshots import collect_garbage, garbage_line
 from pipelines.surroundings import surroundings
+from schemas.errors import InUse
 from schemas.manifest import Entry, Snapshot, current_id, read_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Outcome
 from schemas.store import lock, open_lake
+
+WAIT_SECONDS = 10.0
+
+T = TypeVar("T")
+
+
+def _when_free(work: Callable[[], T]) -> T:
+    """Do what begins with taking the lake's lock; on Prefect's page wait while another run has it, as a night's run meets a curriculum."""
+    while True:
+        try:
+            return work()
+        except InUse as error:
+            around = surroundings()
+            if not around.on_page:
+                raise
+            around.say(f"{error.where} is {error.what}: waiting until it is free")
+            time.sleep(WAIT_SECONDS)
 
 
 @dataclass
@@ -91,7 +110,8 @@ def dedup_flow(settings: RunParameters) -> None:
 def curate(settings: RunParameters) -> str:
     """Read, filter, deduplicate, hold out, tokenise and pack; returns the id of the lake's snapshot."""
     root = settings.root
-    with lock(root / ".lock", "curate"):
+    with ExitStack() as held:
+        _when_free(lambda: held.enter_context(lock(root / ".lock", "curate")))
         plain.sweep(root)
         before = current_id(root)
         with _curation(settings) as state, tags(TAG, "curation"):
@@ -130,7 +150,7 @@ def _packed(state: FlowCuration, snapshot: Snapshot) -> Snapshot:
 def stage(settings: StageParameters) -> str:
     """Plan one stage within the budgets; returns its folder in the lake."""
     recipe = settings.load()
-    planned = plain.plan_stage(settings, recipe, stage_position(recipe, settings.stage))
+    planned = _when_free(lambda: plain.plan_stage(settings, recipe, stage_position(recipe, settings.stage)))
     page.show_plan(settings.root, planned.run)
     return planned.folder
 
@@ -206,6 +226,7 @@ def report(settings: ReportParameters) -> str:
 @flow(name="cleanup", flow_run_name="cleanup {settings.lake}")
 def cleanup(settings: CleanupParameters) -> str:
     """Delete files that no snapshot and no run names; returns what was deleted, in words."""
-    line = garbage_line(collect_garbage(open_lake(settings.lake), settings.days, settings.dry_run), settings.days, settings.dry_run)
+    garbage = _when_free(lambda: collect_garbage(open_lake(settings.lake), settings.days, settings.dry_run))
+    line = garbage_line(garbage, settings.days, settings.dry_run)
     surroundings().say(line)
     return line

@@ -48,6 +48,10 @@ class LakeError(GristmillError):
     """A lake that is locked, full, damaged, or of another version."""
 
 
+class InUse(LakeError):
+    """Another live process holds a lock."""
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the closest allowed name, else a list of all of them."""
     allowed = sorted(allowed)

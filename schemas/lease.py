@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from schemas import objects
-from schemas.errors import LakeError
+from schemas.errors import InUse, LakeError
 from schemas.working_copy import TEMPORARY, WorkingCopy
 
 LEASE_SECONDS = 60.0
@@ -40,7 +40,8 @@ def lease(copy: WorkingCopy, name: str, purpose: str) -> Iterator[None]:
     """Hold a lock of a lake among all machines; the caller holds the same on this machine.
 
     Raises:
-        LakeError: another machine holds it (the message says which process), or the store does not answer.
+        InUse: another machine holds it (the message says which process).
+        LakeError: the store does not answer.
     """
     claim = _Claim(copy, name, f"process {os.getpid()} on {socket.gethostname()} ({purpose})")
     claim.take()
@@ -77,7 +78,7 @@ class _Claim:
             who = self._text(living[0].key) or who
             if turn == TRIES - 1 or min(each.key for each in living) < self.key:
                 self.drop()
-        raise LakeError(
+        raise InUse(
             f"in use by {who or 'another machine'}",
             where=f"{self.copy.address} ({self.name})",
             fix=f"wait for it to end, or stop it, then run again; the claim of a machine that died runs out after {LEASE_SECONDS:.0f} s",

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import LakeError
+from schemas.errors import InUse, LakeError
 from schemas.working_copy import TEMPORARY as TEMPORARY
 from schemas.working_copy import copy_of, open_address
 
@@ -238,7 +238,7 @@ def lock(path: Path, purpose: str) -> Iterator[None]:
         except BlockingIOError as error:
             file.seek(0)
             holder = file.read().strip() or "another process"
-            raise LakeError(f"in use by {holder}", where=str(path), fix="wait for it to end, or stop it, then run again") from error
+            raise InUse(f"in use by {holder}", where=str(path), fix="wait for it to end, or stop it, then run again") from error
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()} ({purpose})\n")

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipelines.catalog import open_catalog
+from schemas.manifest import read_snapshot
 from tests.pipelines.prefect_site import ROOT, Site, Training, cancel_and_resume, running_site, wait_for
 
 pytestmark = pytest.mark.timeout(900)
@@ -103,6 +105,36 @@ def test_a_flow_run_that_was_killed_with_its_worker_does_not_stay_running(site: 
     run_id = training.start()
     training.wait(1)
     training.cancel(run_id)
+
+
+def test_each_night_takes_only_new_files_and_compares_them_with_what_was_kept(site: Site) -> None:
+    nightly = 'extends: python.yaml\nname: nightly\nsources: {web: {paths: ["web*.jsonl"]}}\nstages: []\n'
+    (site.folder / "recipes/nightly.yaml").write_text(nightly)
+    value = f"settings={json.dumps({'recipe': 'recipes/nightly.yaml', 'lake': 'nightly'})}"
+    lake, web = site.folder / "nightly", site.folder / "recipes/web.jsonl"
+
+    def night() -> str:
+        done = site.prefect("deployment", "run", "ingest/ingest-nightly", "-p", value, "--watch")
+        assert "Completed" in done.stdout, done.stdout
+        return read_snapshot(lake).id
+
+    def verdicts() -> dict[str, list[str | None]]:
+        with open_catalog(lake) as db:
+            rows = db.execute("SELECT id, state, reason, kept_doc_id FROM documents JOIN verdicts USING (doc_id)").fetchall()
+        return {name: found for name, *found in rows}
+
+    first = night()
+    before = verdicts()
+    assert night() == first, "a night without new files changes nothing"
+    old = [json.loads(line) for line in web.read_text().splitlines()[:5]]
+    copies = [{"id": f"copy-{n}", "text": f"{row['text']} once more"} for n, row in enumerate(old)]
+    new = {"id": "new", "text": " ".join(word[::-1] for row in old for word in row["text"].split()[:30])}
+    (site.folder / "recipes/web-2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*copies, new]))
+    assert night() != first
+    after = verdicts()
+    assert {name: after[name] for name in before} == before, "what is there is never judged anew"
+    assert set(after) - set(before) == {"new", *(row["id"] for row in copies)} and after["new"][0] == "kept"
+    assert all(after[row["id"]][1] in ("near_duplicate", "near_holdout") for row in copies), after
 
 
 def test_cleanup_counts_and_the_report_is_written_and_linked(site: Site) -> None:
