@@ -80,33 +80,38 @@ def _index(writer: ShardWriter, task: Json) -> Mapping[str, int]:
 
 def _draw_step(c: Curation) -> tuple[Step, list[Shard]]:
     shards = [shard for shard, entry in enumerate(c.documents) if c.recipe.sources[source_of(entry)].holdout]
-    # A sample's sources are small: more of them is held out, or some would have nothing to be evaluated on.
-    share = c.recipe.holdout.share if c.sample == 1 else min(0.5, c.recipe.holdout.share / c.sample**0.5)
-    settings = {"share": share, "max_documents": c.recipe.holdout.max_documents, "seed": c.recipe.seed}
+    settings = {"share": c.recipe.holdout.share, "max_documents": c.recipe.holdout.max_documents, "seed": c.recipe.seed}
     inputs = [shards, [entry.content for step in ("rules", "repeats", "dedup") for entry in c.steps[step]]]
     task = settings | {"survivors": [_survivor_paths(c, shard) for shard in shards], "documents": c.paths("read", "documents")}
-    return Step("holdout_draw", 1, settings, _draw), [Shard("all", inputs, task)]
+    return Step("holdout_draw", 2, settings, _draw), [Shard("all", inputs, task)]
 
 
 def _draw(writer: ShardWriter, task: Json) -> Mapping[str, int]:
+    """Of each source the documents whose hash is in the lowest share, and at least the first of them by hash, if another is left."""
     corpus = Corpus(writer.root, task["documents"])
     drawn: dict[str, list[pa.Table]] = {}
-    for paths in task["survivors"]:
+    for paths in task["survivors"] if task["share"] else ():
         rows = surviving_rows(writer.root, *paths)
         table = corpus.table(paths[0], ["doc_id", "source"]) if len(rows) else None
         if table is None:
             continue
         table = table.append_column("locator", pa.array(locators(paths[0], table.num_rows))).take(pa.array(rows))
-        hashes = id_hashes(column_array(table, "doc_id"), task["seed"])
-        table = table.append_column("hash", pa.array(hashes)).filter(pa.array(draw(hashes, task["share"])))
-        if table.num_rows:
-            drawn.setdefault(table.column("source")[0].as_py(), []).append(table)
-    chosen = [pa.concat_tables(parts).sort_by("hash").slice(0, task["max_documents"]) for parts in drawn.values()]
+        table = table.append_column("hash", pa.array(id_hashes(column_array(table, "doc_id"), task["seed"]))).sort_by("hash")
+        inside = int(draw(table.column("hash").to_numpy(), task["share"]).sum())
+        # Two more than are drawn tell whether the source has any, and another.
+        drawn.setdefault(table.column("source")[0].as_py(), []).append(table.slice(0, inside + 2))
+    chosen = [_chosen(pa.concat_tables(parts).sort_by("hash"), task) for parts in drawn.values()]
     members = [
         Member(row["locator"], row["doc_id"], row["source"], "held_out", row["doc_id"], 1.0, row["locator"])
         for row in (pa.concat_tables(chosen).to_pylist() if chosen else [])
     ]
     return _write(writer, members, members, corpus)
+
+
+def _chosen(first: pa.Table, task: Json) -> pa.Table:
+    """What a source holds out, of its first documents by hash."""
+    inside = int(draw(first.column("hash").to_numpy(), task["share"]).sum())
+    return first.slice(0, min(inside or int(first.num_rows > 1), task["max_documents"]))
 
 
 @dataclass(frozen=True, order=True)

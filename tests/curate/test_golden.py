@@ -31,7 +31,7 @@ class Recording(LocalExecutor):
         self.versions = {}
 
     def run(self, function, tasks, processes):
-        self.versions |= {step.name: step.version for _, step, _ in tasks}
+        self.versions |= {step.name: step.version for _, step, *_ in tasks}
         return super().run(function, tasks, processes)
 
 
