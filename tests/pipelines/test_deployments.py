@@ -57,6 +57,7 @@ def test_a_published_dataset_is_trained_on_without_anyone_asking(site: Site) -> 
     wait_for("the run is complete", lambda: site.runs()["curriculum"] == ["COMPLETED"])
     name = f"d{snapshot[:12]}"
     assert {f"plan-{name}", f"loss-{name}-first", f"loss-picture-{name}-second"} <= site.artifacts()
+    assert (site.folder / "lake/report.html").is_file() and "report" in site.artifacts()
     wait_for("events are there", lambda: {"dataset.published", "stage.stopped-early", "stage.finished"} <= site.events())
 
 
