@@ -97,7 +97,7 @@ def starting_weights(stage: Stage, left: Mapping[str, int], rows: int, earlier: 
     losses = {name: earlier.heldout[name] for name in start if name in earlier.heldout} if follows else {}
     decided = {d.source: d.loss for d in earlier.decisions if d.loss is not None}
     limits = {name: min(1.0, left[name] / rows) for name in start}
-    return decide(settings, before, losses, decided, limits)
+    return decide(settings, before, losses, [decided] if decided else [], limits)
 
 
 def adaptive_settings(stage: Stage, start: Mapping[str, float], reference: Mapping[str, float]) -> AdaptiveSettings:

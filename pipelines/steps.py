@@ -123,8 +123,8 @@ def print_seen(found: dict[str, Json], console: Console) -> None:
     for line in found["documents"]:
         steps = ", ".join(map(str, line["steps"][:5])) + (", …" if len(line["steps"]) > 5 else "")
         duplicates = f"{line['duplicates']:,}" if line["duplicates"] else "-"
-        cells = [Text(line["doc_id"][:12]), Text(line["source"]), f"{line['tokens']:,}", f"{line['loss']:.3f}", duplicates, steps]
-        listed.add_row(*cells, Text(_history(line["verdicts"])))
+        numbers = (f"{line['tokens']:,}", f"{line['loss']:.3f}", duplicates)
+        listed.add_row(Text(line["doc_id"][:12]), Text(line["source"]), *numbers, steps, Text(_history(line["verdicts"])))
     console.print(listed)
     console.print("`gristmill why DOCUMENT` tells one's whole life; --limit 0 --json gives all.", highlight=False)
 

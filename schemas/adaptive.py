@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from schemas.segments import Decision
 
 FULL_SIGNAL = 0.25
-"""Excess or fall, as a share of the largest, from which a source has the full signal: what is learnt at all is not played off."""
+"""Fall of a loss, as a share of the largest, from which a source has the full signal of speed: what is learnt at all is not played off."""
+
+LOOK_BACK = 3
+"""Decisions over which the fall of a loss is taken: over one, a plateau or the noise of an evaluation looks like the end of learning."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class AdaptiveSettings:
     """How weights move.
 
     Attributes:
-        by: excess (loss above a reference: Xie et al. 2023, "DoReMi") or speed (fall of the loss since the last decision).
+        by: excess (loss above a reference, over all decisions: Xie et al. 2023, "DoReMi") or speed (fall of the loss over the last few).
         every: evaluations between decisions; 0 decides only where a stage begins.
         rate: with the full signal a source aims at e to this power times its starting weight, against one with none.
         least: least weight, as a share of the starting one.
@@ -38,26 +42,28 @@ def decide(
     settings: AdaptiveSettings,
     weights: Mapping[str, float],
     losses: Mapping[str, float],
-    before: Mapping[str, float],
+    history: Sequence[Mapping[str, float]],
     limits: Mapping[str, float],
 ) -> tuple[Decision, ...]:
     """Move weights half the way to start * exp(rate * signal), normalised, within what the budgets allow.
 
-    The exponential weights are those of DoReMi (Xie et al. 2023, algorithm 1), but from the start rather than from the last decision:
-    added up over decisions they end with the one source whose signal is largest.
+    The exponential weights are those of DoReMi (Xie et al. 2023, algorithm 1), with the sum of its exponents scaled to the largest: added
+    up as they are they end with the one source whose signal is largest.
 
     Args:
         settings: how.
         weights: shares of the sources now, adding up to 1.
         losses: held-out loss by source, nats per token; a source without one keeps its weight.
-        before: losses at the last decision; of ``speed``.
+        history: losses at the stage's earlier decisions, the oldest first.
         limits: largest share of each source that its budget allows.
 
     Returns:
         A decision for each source, in order. Weights stay as they are where no signal says otherwise or the limits leave no room.
     """
-    references = settings.reference if settings.by == "excess" else before
-    signals = _signals(settings, losses, references)
+    references: Mapping[str, float] = settings.reference
+    if settings.by == "speed":
+        references = history[-LOOK_BACK:][0] if history else {}
+    signals = _signals(settings, losses, references, history)
     moved = dict(weights)
     if signals:
         total = sum(weights[name] for name in signals)
@@ -71,13 +77,22 @@ def decide(
     )
 
 
-def _signals(settings: AdaptiveSettings, losses: Mapping[str, float], references: Mapping[str, float]) -> dict[str, float]:
-    """Excess or fall of each source's loss, 0 (none) to 1 (a quarter of the largest, or more); empty where none is above 0."""
-    sign = 1.0 if settings.by == "excess" else -1.0
+def _signals(
+    settings: AdaptiveSettings, losses: Mapping[str, float], references: Mapping[str, float], history: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
+    """Excess or fall of each source's loss against the largest, 0 (none) to 1; empty where none is above 0.
+
+    Excess is summed over all decisions, each time the least that the source has had so far: at the end of a stage what can be learnt is
+    near its reference, while the loss of noise, of which the model sees less than the reference did, rises above it for good.
+    """
     known = {name: loss for name, loss in losses.items() if name in references and math.isfinite(loss)}
-    raised = {name: max(0.0, sign * (loss - references[name])) for name, loss in known.items()}
+    if settings.by == "speed":
+        raised, full = {name: max(0.0, references[name] - loss) for name, loss in known.items()}, FULL_SIGNAL
+    else:
+        past = {name: [before[name] for before in (*history, losses) if name in before] for name in known}
+        raised, full = {name: sum(max(0.0, least - references[name]) for least in accumulate(past[name], min)) for name in known}, 1.0
     largest = max(raised.values(), default=0.0)
-    return {name: min(1.0, value / (FULL_SIGNAL * largest)) for name, value in raised.items()} if largest > 0 else {}
+    return {name: min(1.0, value / (full * largest)) for name, value in raised.items()} if largest > 0 else {}
 
 
 def bounded(weights: Mapping[str, float], least: Mapping[str, float], most: Mapping[str, float]) -> dict[str, float] | None:

@@ -97,7 +97,7 @@ class Adaptive(Strict):
     every: int = Field(default=1, ge=0)
     """Evaluations between decisions; 0 decides only where the stage begins, from the losses at the end of the adaptive stage before."""
     rate: float = Field(default=3.0, gt=0)
-    """A source that learns (or exceeds) a quarter as much as the first aims at e to this power times its start, half way at once."""
+    """With the full signal (speed: a quarter of the largest fall; excess: the largest) a source aims at e to this power times its start."""
     least: float = Field(default=0.25, ge=0, le=1)
     """Least weight of a source, as a share of its starting one."""
 

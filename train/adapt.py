@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from schemas.adaptive import decide
 from schemas.interleave import Interleave, whole_quotas
 from schemas.segments import Segment, SourceShare, read_segments, remaining, segment_at, write_segments
 from train.parallel import Ranks
 from train.stage import Stage
-
-LOOK_BACK = 3
-"""Decisions over which the fall of a loss is taken: over one, a plateau or the noise of an evaluation looks like the end of learning."""
 
 
 def adapted(stage: Stage, step: int, evaluated: int, heldout: Mapping[str, float], ranks: Ranks) -> Stage:
@@ -33,7 +31,7 @@ def adapted(stage: Stage, step: int, evaluated: int, heldout: Mapping[str, float
     if any(segment.first_row == row for segment in stage.segments[current + 1 :]):
         return stage
     losses = {name.partition("/")[2]: loss for name, loss in heldout.items() if name.startswith("heldout/")}
-    segment = reweighed(stage, stage.segments[current], row, step, losses, _losses_before(stage, current))
+    segment = reweighed(stage, stage.segments[current], row, step, losses, _history(stage, current))
     if segment is None:
         return stage
     if ranks.first:
@@ -50,14 +48,15 @@ def _due(stage: Stage, step: int) -> bool:
     return every > 0 and done > 0 and done % every == 0 and step < stage.end_step
 
 
-def _losses_before(stage: Stage, current: int) -> dict[str, float]:
-    """Losses some decisions ago, as far back as the stage has them."""
-    made = [s for i, s in enumerate(stage.segments[: current + 1]) if stage.end_of(i) > s.first_row and any(d.loss for d in s.decisions)]
-    return {d.source: d.loss for s in made[-LOOK_BACK:][:1] for d in s.decisions if d.loss is not None}
+def _history(stage: Stage, current: int) -> list[dict[str, float]]:
+    """Losses at the stage's decisions that were in force, the oldest first."""
+    made = [s for i, s in enumerate(stage.segments[: current + 1]) if stage.end_of(i) > s.first_row]
+    losses = [{d.source: d.loss for d in s.decisions if d.loss is not None and math.isfinite(d.loss)} for s in made]
+    return [each for each in losses if each]
 
 
 def reweighed(
-    stage: Stage, current: Segment, row: int, step: int, losses: Mapping[str, float], before: Mapping[str, float]
+    stage: Stage, current: Segment, row: int, step: int, losses: Mapping[str, float], history: Sequence[Mapping[str, float]]
 ) -> Segment | None:
     """The segment that takes the place of the rest of the current one; None where budgets leave no choice.
 
@@ -67,7 +66,7 @@ def reweighed(
         row: position of the first row that the new one holds.
         step: its step.
         losses: held-out loss by source now.
-        before: the same some decisions ago.
+        history: the same at the stage's earlier decisions, the oldest first.
     """
     settings = stage.settings.adaptive
     assert settings is not None
@@ -80,7 +79,7 @@ def reweighed(
     own = sum(share.quota for share in shares if not share.replayed) / period
     limits = {share.source: min(1.0, rows / (rest * own)) for share, rows in zip(shares, have, strict=True) if not share.replayed}
     weights = {d.source: d.after for d in current.decisions}
-    decisions = decide(settings, weights, losses, before, limits)
+    decisions = decide(settings, weights, losses, history, limits)
     after = {d.source: d.after * own for d in decisions}
     quotas = whole_quotas([s.quota / period if s.replayed else after.get(s.source, 0.0) for s in shares], tolerance=0.001)
     if Interleave(quotas).longest(have) < rest:
