@@ -1,9 +1,4 @@
-"""Bytes of any shape through a reader: what must hold of them, small valid files to start from, and a fuzzer led by coverage.
-
-    python -m tests.curate.read.fuzz SECONDS
-
-runs atheris, which looks for inputs that reach new lines of the readers, until the time is over or an input breaks what must hold.
-"""
+"""Bytes of any shape through a reader: what must hold of them, and small valid files to start from."""
 
 from __future__ import annotations
 
@@ -11,7 +6,6 @@ import gzip
 import io
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -95,23 +89,3 @@ def seeds(reader: str) -> list[bytes]:
             plain.append(sink.getvalue())
     packed = [gzip.compress(plain[0], mtime=0) * 2, zstandard.compress(plain[-1])]
     return plain if reader == "parquet" else plain + packed
-
-
-def main() -> None:
-    import atheris  # type: ignore[import-not-found]
-
-    seconds = int(sys.argv[1])
-    with tempfile.TemporaryDirectory() as folder:
-        for number, reader in enumerate(READERS):
-            for place, seed in enumerate(seeds(reader)):
-                Path(folder, f"{reader}-{place}").write_bytes(bytes([number]) + seed)
-        atheris.instrument_all()
-        atheris.Setup(
-            [sys.argv[0], f"-max_total_time={seconds}", "-max_len=8192", "-rss_limit_mb=4000", "-verbosity=0", folder],
-            lambda data: check(READERS[data[0] % len(READERS)], data[1:], by_id=data[0] > 127) if data else None,
-        )
-        atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main()

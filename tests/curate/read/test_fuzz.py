@@ -65,5 +65,5 @@ def test_a_file_of_another_kind_is_set_aside(first: str, second: str, place: int
 @pytest.mark.soak
 def test_a_fuzzer_led_by_coverage_finds_nothing() -> None:
     pytest.importorskip("atheris", reason="the fuzzer is atheris, for Linux on x86-64")
-    done = subprocess.run([sys.executable, "-m", "tests.curate.read.fuzz", "120"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "tests.curate.read.soak", "120"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
