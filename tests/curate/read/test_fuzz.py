@@ -56,6 +56,15 @@ def test_no_bytes_break_a_reader(reader: str, data: st.DataObject) -> None:
     check(reader, data.draw(damaged(reader)), by_id=data.draw(st.booleans()))
 
 
+def test_no_damaged_byte_of_a_parquet_footer_ends_the_process() -> None:
+    """Arrow lets an exception of C++ escape where a footer describes a column wrongly and is asked for it; the fuzzer found it."""
+    (data,) = seeds("parquet")
+    end = len(data) - 8
+    for place in range(end - int.from_bytes(data[end : end + 4], "little"), end):
+        for flip in (1, 16):
+            check("parquet", data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :])
+
+
 @given(first=st.sampled_from(READERS), second=st.sampled_from(READERS), place=st.integers(0, 3))
 @settings(max_examples=40, deadline=None)
 def test_a_file_of_another_kind_is_set_aside(first: str, second: str, place: int) -> None:
