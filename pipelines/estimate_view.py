@@ -40,7 +40,9 @@ def print_estimates(found: dict[str, Json], console: Console) -> None:
     measured, stated = f"{rates['tokens_per_second']:,.0f} tokens/s", f"{rates['tflops']:g} TFLOP/s at {rates['mfu']:.0%}"
     speed = measured if rates["tokens_per_second"] else stated
     say(f"Estimated: {spent['flops']:.2e} FLOPs, {spent['gpu_hours']:,.3g} GPU-hours, {spent['kwh']:,.3g} kWh, cost {spent['money']:,.2f}")
-    say(f"  for one GPU of {speed} (--tflops, --mfu, or --rate), {rates['watts']:g} W (--watts), {rates['price']:g} an hour (--price)")
+    say(f"  for one GPU of {speed} (--tflops, --mfu, --rate or --calibrate)")
+    say(f"  that draws {rates['watts']:g} W (--watts) and costs {rates['price']:g} an hour (--price)")
+    say(f"  time on one: {_duration(spent['gpu_hours'])}, evaluation and checkpoints not counted")
     parts = [f"{name} {_mib(needed[name])}" for name in ("weights", "gradients", "optimizer")]
     say(f"Memory of a rank: {', '.join(parts)}; with activations ({needed['chosen']}) {_mib(needed['total'])}")
     if needed["activations"]:
@@ -51,6 +53,13 @@ def print_estimates(found: dict[str, Json], console: Console) -> None:
         say(f"{buys['compute']:.2e} FLOPs buy {best} at the compute-optimal ratio, or {_short(buys['tokens_of_this_model'])} tokens here")
     for line in found["advice"]:
         say(f"Advice: {line}")
+
+
+def _duration(hours: float) -> str:
+    for unit, name in ((24.0, "days"), (1.0, "h"), (1 / 60, "min")):
+        if hours >= 2 * unit:
+            return f"{hours / unit:.1f} {name}"
+    return f"{hours * 3600:.0f} s"
 
 
 def _mib(size: int | None) -> str:

@@ -24,6 +24,7 @@ def plan(
     tflops: Annotated[float, Parameter(help="TFLOP/s of a GPU by its data sheet.")] = 989.0,
     mfu: Annotated[float, Parameter(help="Share of them that training reaches.")] = 0.4,
     rate: Annotated[float, Parameter(help="Measured tokens/s of a GPU, in place of the two; 0 is none.")] = 0.0,
+    calibrate: Annotated[bool, Parameter(negative=(), help="Measure that rate by two steps of the first stage on this machine.")] = False,
     watts: Annotated[float, Parameter(help="Power of a GPU.")] = 700.0,
     price: Annotated[float, Parameter(help="Price of a GPU-hour.")] = 2.5,
     json: Json = False,
@@ -38,6 +39,10 @@ def plan(
         raise GristmillError("it must be above 0", where=low)
     parameters = read_parameters(recipe, lake, changes, sample, run=run)
     loaded = parameters.load()
+    if calibrate:
+        from pipelines.calibrate import measured_rate
+
+        rate = measured_rate(parameters.root, loaded)
     rates = Rates(tflops, mfu, rate, watts, price)
     show(planned(parameters.root, loaded, parameters.run_name(loaded), rates, compute), json, print_planned)
 
