@@ -50,6 +50,10 @@ class ModelSettings:
         tied: the output layer shares the embedding.
         dropout: probability on both residual branches, of gpt2 on the embeddings too.
         init_std: standard deviation of the weights; residual projections have it over sqrt(2 * layers) (Radford et al. 2019), biases are 0.
+        mup_base_width: 0 is the standard parametrisation. Another number is the width at which learning rate and init_std were tuned, and
+            carries them over to this one by muP (Yang et al. 2022, table 8): with m = width / mup_base_width, hidden matrices have init_std
+            over sqrt(m) and the learning rate over m, logits are divided by m, and attention by its head width times 1/8 in place of the
+            width's root.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -70,6 +74,18 @@ class ModelSettings:
     tied: bool = True
     dropout: float = 0.0
     init_std: float = 0.02
+    mup_base_width: int = 0
+
+    @property
+    def width_ratio(self) -> float:
+        """M of muP: how much wider it is than the model that was tuned; 1 in the standard parametrisation."""
+        return self.width / self.mup_base_width if self.mup_base_width else 1.0
+
+    @property
+    def attention_scale(self) -> float:
+        """What products of queries and keys are multiplied by; muP's is the standard one at heads of 64."""
+        head = self.width / self.heads
+        return 8 / head if self.mup_base_width else head**-0.5
 
     @property
     def inner_width(self) -> int:
@@ -92,6 +108,7 @@ class ModelSettings:
             ("kv_heads", llama or not self.kv_heads, "for kind llama only"),
             ("kv_heads", self.all_kv_heads >= 1 and self.heads % self.all_kv_heads == 0, f"not a divisor of heads {self.heads}"),
             ("ff_width", self.ff_width >= 0, "below 0"),
+            ("mup_base_width", self.mup_base_width >= 0, "below 0"),
             ("dropout", 0 <= self.dropout < 1, "not in [0, 1)"),
             ("gelu", not llama or self.gelu == "exact", "for kind gpt2 only"),
             ("rope_scaling", llama or scaling is None, "for kind llama only"),

@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from schemas.errors import DONE, SAVED, GristmillError
-from schemas.store import open_lake
+from schemas.store import lock, open_lake, remove_temporary
 from train.interrupt import Interrupt, Interrupted
+
+if TYPE_CHECKING:
+    from train.parallel import Ranks
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
     from train.device_lock import device_lock
     from train.dry_run import dry_run
-    from train.loop import run_stage
     from train.parallel import ranks
 
     lake = open_lake(options.lake).resolve()
@@ -44,10 +48,23 @@ def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
         if options.dry_run:
             print(dry_run(lake, folder, group, threads=options.threads))
             return DONE
-        outcome = run_stage(lake, folder, group, interrupt, threads=options.threads, allow_mismatch=options.allow_mismatch)
-        if outcome is None and group.first:
+        if not (lake / folder / "outcome.json").is_file():
+            _train(lake, folder, group, interrupt, options)
+        elif group.first:
             print(f"{folder} has ended already: see {lake / folder / 'outcome.json'}", file=sys.stderr)
     return DONE
+
+
+def _train(lake: Path, folder: str, group: Ranks, interrupt: Interrupt, options: argparse.Namespace) -> None:
+    """Train a stage; rank 0 keeps every other trainer of the run out meanwhile."""
+    from train.loop import Trainer
+    from train.stage import Stage
+
+    with lock((lake / folder).parent / "train.lock", f"training {folder}") if group.first else nullcontext():
+        if group.first:
+            remove_temporary(lake / folder)
+        stage = Stage.open(lake, folder)
+        Trainer(stage, group, interrupt, threads=options.threads, allow_mismatch=options.allow_mismatch).run()
 
 
 def _inside(lake: Path, stage: str) -> str:

@@ -52,25 +52,28 @@ def document_mask(documents: torch.Tensor, *, flex: bool) -> Mask:
     return (same & torch.ones(same.shape[1:], dtype=torch.bool, device=same.device).tril())[:, None]
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask) -> torch.Tensor:
-    """Attend with (B, L, H, D) queries to (B, L, K, D) keys and values, H a multiple of K; returns (B, L, H, D)."""
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask, scale: float | None = None) -> torch.Tensor:
+    """Attend with (B, L, H, D) queries to (B, L, K, D) keys and values, H a multiple of K; returns (B, L, H, D).
+
+    Products are multiplied by ``scale``, by default 1 / sqrt(D).
+    """
     heads, kv_heads = q.shape[2], k.shape[2]
     if isinstance(mask, BlockMask):
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        y = _flex(q, k, v, mask, kv_heads < heads)
+        y = _flex(q, k, v, mask, kv_heads < heads, scale)
         return y.transpose(1, 2)
     if kv_heads < heads:
         k, v = (t.repeat_interleave(heads // kv_heads, dim=2) for t in (k, v))
     dtype, wide = q.dtype, q.device.type == "cpu" and q.dtype.itemsize == 2 and q.shape[1] <= _WIDE_TO
     q, k, v = (t.float().transpose(1, 2) if wide else t.transpose(1, 2) for t in (q, k, v))
     with torch.autocast(q.device.type, enabled=False) if wide else nullcontext():
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).to(dtype)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).transpose(1, 2).to(dtype)
 
 
-def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, grouped: bool) -> torch.Tensor:
+def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, grouped: bool, scale: float | None) -> torch.Tensor:
     # Only compiled is it one kernel; inside a compiled block it is traced with its surroundings.
     plain = torch.compiler.is_compiling() or not q.is_cuda
-    y: torch.Tensor = cast(Any, flex_attention if plain else _compiled())(q, k, v, block_mask=mask, enable_gqa=grouped)
+    y: torch.Tensor = cast(Any, flex_attention if plain else _compiled())(q, k, v, block_mask=mask, enable_gqa=grouped, scale=scale)
     return y
 
 

@@ -61,6 +61,7 @@ class Attention(nn.Module):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.head_width = settings.width // settings.heads
+        self.scale = settings.attention_scale if settings.mup_base_width else None
         width, biased = settings.all_kv_heads * self.head_width, settings.kind == "gpt2"
         self.q = nn.Linear(settings.width, settings.width, bias=biased)
         self.k = nn.Linear(settings.width, width, bias=biased)
@@ -73,7 +74,7 @@ class Attention(nn.Module):
         q, k, v = (project(x).view(batch, length, -1, self.head_width) for project in (self.q, self.k, self.v))
         if packing.cos is not None and packing.sin is not None:
             q, k = rope(q, k, packing.cos, packing.sin)
-        out: torch.Tensor = self.out(attend(q, k, v, packing.mask).reshape(batch, length, -1))
+        out: torch.Tensor = self.out(attend(q, k, v, packing.mask, self.scale).reshape(batch, length, -1))
         return out
 
 

@@ -28,8 +28,14 @@ def build_model(stage: Stage, ranks: Ranks) -> Decoder:
         raise RecipeError("only recompute: auto has a budget", where="training.recompute_budget_mib")
     model = Decoder(settings.model, settings.vocabulary, settings.row_length, settings.seed, z_loss=training.z_loss)
     store_weights(model.parameters(), training.precision)
-    model.to(ranks.device)
     mesh, layout = ranks.mesh, ranks.layout
+    if mesh is not None and layout.pipeline > 1:
+        from train.pipeline import Pipeline, cut_model  # others need not import torch.distributed.pipelining
+
+        cut_model(model, mesh.get_local_rank("pipeline"), layout.pipeline)
+        layers = len(model.own_blocks)
+        policy = named_policy(training.recompute, layers)
+    model.to(ranks.device)
     if mesh is not None and layout.tensor > 1:
         split_model(model, mesh["tensor"], sequence=layout.sequence)
     if policy is None:
@@ -37,6 +43,8 @@ def build_model(stage: Stage, ranks: Ranks) -> Decoder:
     model.set_recompute(policy)
     if mesh is not None and ranks.sharded:
         shard_model(model, mesh["data"])
+    if mesh is not None and layout.pipeline > 1:
+        model.pipeline = Pipeline(model, mesh, layout.schedule, lambda: precision_context(training.precision, ranks.device))
     return model
 
 
@@ -88,6 +96,7 @@ def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer
             weight_decay=settings.weight_decay,
             embedding_lr=settings.embedding_lr,
             warmup_steps=training.schedule.warmup_steps,
+            width_ratio=stage.settings.model.width_ratio,
             compiled=training.compile and not why_not(next(model.parameters()).device),
             **options,
         )

@@ -11,6 +11,7 @@ import torch
 from train.build import build_model, build_stage_optimizer
 from train.compiling import compile_blocks, why_not
 from train.layout import layout_for
+from train.optim.shards import local_of
 from train.parallel import Ranks
 from train.stage import Stage
 from train.step import StepRules, train_step
@@ -43,8 +44,8 @@ def dry_run(root: Path, folder: str, ranks: Ranks, *, threads: int = 0) -> str:
             seed=(stage.settings.seed, stage.first_step),
         )
         seconds.append(time.perf_counter() - began)
-    weights = sum(p.nbytes for p in model.parameters())
-    states = sum(v.nbytes for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor))
+    weights = sum(local_of(p).nbytes for p in model.parameters())
+    states = sum(local_of(v).nbytes for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor))
     peak = torch.cuda.max_memory_allocated() if ranks.device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     steps = stage.steps * seconds[1]
     return "\n".join(

@@ -6,6 +6,7 @@ first, and its q, k and v lie side by side in one.
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,11 @@ _GPT2 = {"attention_norm": "ln_1", "attention.out": "attn.c_proj", "feed_forward
 
 
 def to_hf(state: State, settings: ModelSettings) -> State:
-    """The weights of a decoder under the names of ``LlamaForCausalLM`` or ``GPT2LMHeadModel``; a tied head is left out."""
+    """The weights of a decoder under the names of ``LlamaForCausalLM`` or ``GPT2LMHeadModel``; a tied head is left out.
+
+    Those models know no muP: its factors are taken into the queries' weights and the last norm's.
+    """
+    state = {name: value * _factor(name, settings) for name, value in state.items()} if settings.mup_base_width else state
     gpt2 = settings.kind == "gpt2"
     body = "transformer" if gpt2 else "model"
     last = "transformer.ln_f" if gpt2 else "model.norm"
@@ -60,6 +65,12 @@ def to_hf(state: State, settings: ModelSettings) -> State:
         made[f"{theirs}.mlp.c_fc.weight"] = _turn(state[f"{ours}.feed_forward.up.weight"])
         made[f"{theirs}.mlp.c_fc.bias"] = state[f"{ours}.feed_forward.up_bias"]
     return made
+
+
+def _factor(name: str, settings: ModelSettings) -> float:
+    if ".attention.q." in name:
+        return settings.attention_scale * math.sqrt(settings.width / settings.heads)
+    return 1 / settings.width_ratio if name.startswith("norm.") else 1.0
 
 
 def from_hf(state: State, settings: ModelSettings) -> State:
@@ -117,6 +128,7 @@ def load_pretrained(model: Decoder, folder: Path, shape: dict[str, Any], setting
     fields += ["gelu"] if settings.kind == "gpt2" else ["rope_theta", "rope_scaling"]
     pairs = [(name, getattr(settings, name), getattr(theirs, name)) for name in fields]
     changed = [f"{name} is {own}, the folder has {value}" for name, own, value in pairs if own != value]
+    changed += ["it has no mup_base_width"] if settings.mup_base_width else []
     if config["vocab_size"] != shape["vocabulary"]:
         changed.append(f"the tokenizer has {shape['vocabulary']} words, the folder's model {config['vocab_size']}")
     if changed:

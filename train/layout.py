@@ -9,6 +9,8 @@ from schemas.parallel import ParallelSettings
 from schemas.settings import StageSettings
 
 _WHERE = "training.parallel"
+_PIPED = ("adamw", "adafactor", "came", "lion", "sgd", "muon")
+"""Optimizers whose rule takes each parameter by itself, from the step's gradient alone."""
 
 
 def layout_for(settings: StageSettings, world: int) -> ParallelSettings:
@@ -55,14 +57,14 @@ def _mistakes(settings: StageSettings, layout: ParallelSettings, *, sharded: boo
         yield "parallel.tensor", f"{tensor} does not divide the row length, {settings.row_length}, whose positions are split"
     if layout.pipeline > model.layers:
         yield "parallel.pipeline", f"{layout.pipeline} ranks for {model.layers} blocks: each needs one"
-    split = sharded or tensor > 1
-    if training.precision == "bf16_weights" and split:
-        yield "precision", "it keeps weights of two types, and parameters that are split over ranks have one"
-    if training.compile and (split or layout.pipeline > 1):
-        yield "compile", "it has not been shown to work with blocks that are split over ranks"
-    if optimizer.name in ("kfac", "lbfgs") and (split or layout.pipeline > 1):
+    split, piped = sharded or tensor > 1, layout.pipeline > 1
+    if training.precision == "bf16_weights" and (split or piped):
+        yield "precision", "it keeps weights of two types, and parameters that are spread over ranks have one"
+    if training.compile and (split or piped):
+        yield "compile", "it has not been shown to work with blocks that are spread over ranks"
+    if optimizer.name in ("kfac", "lbfgs") and (split or piped):
         yield "optimizer.name", f"{optimizer.name} needs the gradients of the whole model on every rank"
-    if optimizer.name == "sophia" and layout.pipeline > 1:
-        yield "optimizer.name", "sophia needs passes of its own, which a pipeline does not do"
+    if piped and optimizer.name not in (*_PIPED, "kfac", "lbfgs"):
+        yield "optimizer.name", f"a pipeline takes {', '.join(_PIPED)}, not {optimizer.name}"
     if optimizer.options.get("estimator") == "hutchinson" and split:
         yield "optimizer.options", "second derivatives need whole parameters"

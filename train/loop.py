@@ -13,14 +13,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from schemas.errors import GristmillError
 from schemas.settings import Outcome
-from schemas.store import lock, publish_json, remove_temporary
+from schemas.store import publish_json
 from train.adapt import adapted
 from train.build import build_model, build_stage_optimizer
 from train.callbacks import Callback, StepReport, load_callbacks
@@ -34,6 +32,7 @@ from train.interrupt import Interrupt, Interrupted
 from train.layout import layout_for
 from train.ledger import Recorder, next_attempt
 from train.metrics import Meter, step_values
+from train.named_state import by_name
 from train.optim.packaged import weights_in_use
 from train.outcome import StageLosses, stage_outcome
 from train.parallel import Ranks
@@ -43,39 +42,14 @@ from train.progress import Progress
 from train.resume import check_resume, earlier_checkpoint, facts, pretrained, restore
 from train.saving import Saver
 from train.schedule import scale
+from train.skips import note_skip
 from train.stage import Stage
-from train.step import StepResult, StepRules, train_step
+from train.step import StepRules, train_step
 from train.trackers import TRACKERS
 
 
-def run_stage(
-    root: Path, folder: str, ranks: Ranks, interrupt: Interrupt, *, threads: int = 0, allow_mismatch: bool = False
-) -> Outcome | None:
-    """Train a stage from where it is to its end; None when it had already ended.
-
-    Args:
-        root: the lake.
-        folder: the stage's folder in it, which holds ``stage.json``.
-        ranks: all ranks.
-        interrupt: asks to save and leave.
-        threads: torch threads; 0 takes the stage's setting.
-        allow_mismatch: resume even where the loss sequence will not be that of an uninterrupted run.
-
-    Raises:
-        GristmillError: whatever the user can act on.
-        Interrupted: asked to leave; everything is saved.
-    """
-    if (root / folder / "outcome.json").is_file():
-        return None
-    if not ranks.first:
-        return Trainer(Stage.open(root, folder), ranks, interrupt, threads=threads, allow_mismatch=allow_mismatch).run()
-    with lock((root / folder).parent / "train.lock", f"training {folder}"):
-        remove_temporary(root / folder)
-        return Trainer(Stage.open(root, folder), ranks, interrupt, threads=threads, allow_mismatch=allow_mismatch).run()
-
-
 class Trainer:
-    """Trains one stage; see ``run_stage``.
+    """Trains one stage, from where it is to its end.
 
     Attributes:
         stage: the stage.
@@ -150,7 +124,7 @@ class Trainer:
         self.attempt = self.ranks.broadcast(next_attempt((stage.root / self.settings.folder).parent) if self.ranks.first else None)
         self.recorder = Recorder(stage.root, self.settings.folder, self.attempt, self.step, stage.sources, stage.order.lots, self.ranks)
         self.saved = checkpoint.path if checkpoint else None
-        self._event("resumed" if checkpoint else "started", self.step, **self.circumstances, passed_over=[str(f) for f in faults])
+        self.event("resumed" if checkpoint else "started", self.step, **self.circumstances, passed_over=[str(f) for f in faults])
         self.recorder.flush(self.step)
         return notices
 
@@ -164,7 +138,7 @@ class Trainer:
                     self._evaluate()
                 self.stage = adapted(self.stage, self.step, self.evaluated, self.heldout, self.ranks)
                 if self.stop.fire(self.step, self.stage.first_step, self.stage.end_step) and self.stop.until > self.step:
-                    self._event("cooldown", self._last_step, until=self.stop.until)
+                    self.event("cooldown", self._last_step, until=self.stop.until)
                 if self.step == self.stop.end(self.stage.end_step):
                     return self._finish()
                 if self._checkpoint_due():
@@ -201,7 +175,7 @@ class Trainer:
             for micro, sums in zip(batches, result.pieces, strict=True):
                 self.recorder.pieces(step, micro, sums)
         if result.skipped:
-            self._skip(result)
+            note_skip(self, result)
         else:
             self.losses.add(result)
         values = step_values(result, stage.sources, lr=training.optimizer.lr * rate)
@@ -226,28 +200,6 @@ class Trainer:
             group["lr"] = group["initial_lr"] * rate
         return rate
 
-    def _skip(self, result: StepResult) -> None:
-        """Note a step that changed nothing; its rows stay in the ledger.
-
-        Raises:
-            GristmillError: so many in a row were not finite that training cannot recover by itself.
-        """
-        self.skipped += 1
-        scale = {"loss_scale": self.rules.scale.value} if self.rules.scale.dynamic else {}
-        self._event("skipped", self.step, why=result.skipped, loss=repr(result.loss), grad_norm=repr(result.grad_norm), **scale)
-        self.progress.line(
-            f"step {self.step - self.stage.first_step}: loss {result.loss:.4g}, gradient norm {result.grad_norm:.4g}: skipped "
-            f"({result.skipped}), nothing was changed"
-        )
-        if self.rules.guard.in_a_row >= self.training.max_skips:
-            self.recorder.flush(self.step + 1)
-            raise GristmillError(
-                f"the last {self.rules.guard.in_a_row} steps had a loss or gradient that is not finite",
-                where=f"stage {self.settings.stage!r}, step {self.step - self.stage.first_step}",
-                fix="lower optimizer.lr or lengthen schedule.warmup_steps, or use bf16 in place of fp16; a rerun goes on from the last "
-                "checkpoint",
-            )
-
     def _evaluation_due(self) -> bool:
         done, every = self.step - self.stage.first_step, self.training.eval_every
         due = self.step == self.stop.end(self.stage.end_step) or (every > 0 and done > 0 and done % every == 0)
@@ -269,7 +221,7 @@ class Trainer:
         self.evaluated, self.heldout = self.step, found
         self._record(self.step - 1, self.heldout)
         if self.plateau.update(self.heldout):
-            self._event("plateau", self._last_step, factor=self.plateau.factor)
+            self.event("plateau", self._last_step, factor=self.plateau.factor)
         improved = self.stop.update(self.step, self.heldout[self.stop.monitor])
         for callback in self.callbacks:
             callback.on_evaluation(self, self.heldout)
@@ -291,17 +243,21 @@ class Trainer:
         with weights_in_use(self.optimizer):
             self.saver.save(
                 path,
-                lambda: {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()},
+                self._tensors,
                 self.state(),
                 {self.best or path},
             )
         self.saved = path
         self.save_seconds, seconds = self.saver.seconds, time.perf_counter() - began
         self.meter.saved(seconds)
-        self._event("checkpoint", self._last_step, path=path, seconds=round(seconds, 3))
+        self.event("checkpoint", self._last_step, path=path, seconds=round(seconds, 3))
         for callback in self.callbacks:
             callback.on_checkpoint(self, path, seconds)
         return path
+
+    def _tensors(self) -> dict[str, Any]:
+        optimizer = self.optimizer.state_dict()
+        return {"model": self.model.state_dict(), "optimizer": by_name(optimizer) if self.model.absent else optimizer}
 
     def state(self) -> dict[str, Any]:
         """All state besides the tensors, as JSON."""
@@ -351,7 +307,7 @@ class Trainer:
             raise Interrupted
 
     def _leave(self) -> None:
-        self._event("interrupted", self._last_step)
+        self.event("interrupted", self._last_step)
         self._save()
         self.saver.wait()
         self.recorder.flush(self.step)
@@ -366,7 +322,7 @@ class Trainer:
         if stop is not None and stop.on_stop == "restore_best" and self.best is not None:
             last, step = self.best, self.stop.best_step
         outcome = stage_outcome(stage, self.stop, self.losses, self.heldout, end=self.step, start_next=step, checkpoint=last)
-        self._event(outcome.reason, self._last_step, detail=outcome.detail)
+        self.event(outcome.reason, self._last_step, detail=outcome.detail)
         self.recorder.flush(self.step)
         if self.ranks.first:
             publish_json(stage.root, f"{self.settings.folder}/outcome.json", dataclasses.asdict(outcome))
@@ -384,6 +340,7 @@ class Trainer:
         if self.ranks.first:
             self.recorder.metrics(step, values)
 
-    def _event(self, kind: str, step: int, **detail: Any) -> None:
+    def event(self, kind: str, step: int, **detail: Any) -> None:
+        """Note an event of a step in the table ``events``."""
         if self.ranks.first:
             self.recorder.event(step, kind, **detail)

@@ -29,9 +29,8 @@ def flops_per_position(model: Decoder) -> float:
     6 for each weight of a product, and 12 L d T for attention over rows of T. An embedding that is not also the output layer is a
     look-up and does not count.
     """
-    weights = sum(p.numel() for p in model.parameters() if p.ndim > 1)
-    lookup = 0 if model.settings.tied else model.embedding.weight.numel()
-    return 6.0 * (weights - lookup) + 12.0 * model.settings.layers * model.settings.width * model.length
+    lookup = 0 if model.settings.tied else model.vocabulary * model.settings.width
+    return 6.0 * (model.parameter_count(matrices=True) - lookup) + 12.0 * model.settings.layers * model.settings.width * model.length
 
 
 class Meter:

@@ -1,14 +1,15 @@
 """The decoder over packed rows: documents in one row never see each other.
 
 Embedding (GPT-2-style with learned positions), blocks (``train.blocks``), a last norm, and an output layer that is never whole. The
-residual stream and losses are FP32 whatever the precision of the products. Weights are drawn as GPT-2's are (``ModelSettings.init_std``).
+residual stream and losses are FP32 whatever the precision of the products. Weights are drawn as GPT-2's are (``ModelSettings.init_std``),
+or by muP (``ModelSettings.mup_base_width``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,6 +24,9 @@ from train.policy import NONE, Policy
 from train.recompute import run_blocks
 from train.tensor_split import TensorSplit, own
 
+if TYPE_CHECKING:
+    from train.pipeline import Pipeline
+
 
 class Decoder(nn.Module):
     """The model.
@@ -30,6 +34,8 @@ class Decoder(nn.Module):
     Attributes:
         flex: attend by flex attention, or not; None is on CUDA only.
         split: how a tensor group splits it; None where it is whole.
+        pipeline: runs it with the ranks that have its other blocks; None where it has all.
+        absent: names of the parameters that only they have.
 
     Args:
         settings: its sizes.
@@ -59,19 +65,23 @@ class Decoder(nn.Module):
         self.position_embedding = nn.Embedding(length, settings.width) if settings.kind == "gpt2" else None
         self.flex: bool | None = None
         self.split: TensorSplit | None = None
+        self.pipeline: Pipeline | None = None
+        self.absent: frozenset[str] = frozenset()
         if settings.kind == "llama":
             angles = torch.outer(torch.arange(length).float(), rotary_frequencies(settings))
             self.register_buffer("cos", angles.cos(), persistent=False)
             self.register_buffer("sin", angles.sin(), persistent=False)
         self._initialise(torch.Generator().manual_seed(seed))
+        self._counts = [parameter.numel() for parameter in self.parameters()], [p.numel() for p in self.parameters() if p.ndim > 1]
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
-        residual = self.settings.init_std / math.sqrt(2 * self.settings.layers)
+        std, hidden = self.settings.init_std, self.settings.init_std / math.sqrt(self.settings.width_ratio)
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
-                std = residual if name.endswith(("attention.out.weight", "feed_forward.down.weight")) else self.settings.init_std
-                parameter.normal_(0, std, generator=generator)
+                residual = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
+                own = hidden / math.sqrt(2 * self.settings.layers) if residual else hidden if name.startswith("blocks.") else std
+                parameter.normal_(0, own, generator=generator)
             elif name.endswith("bias"):
                 parameter.zero_()
 
@@ -87,9 +97,14 @@ class Decoder(nn.Module):
         return [block for block in self.blocks if isinstance(block, Block)]
 
     @property
+    def copies(self) -> list[nn.Parameter]:
+        """Parameters that an earlier rank of the pipeline has as well: the last one's tied embedding."""
+        return [] if self.embedding is None or self.blocks[0] is not None else [self.embedding.weight]
+
+    @property
     def output_weight(self) -> torch.Tensor:
         """(V, d) weight of the output layer: the embedding's where tied."""
-        return self.embedding.weight if self.head is None else self.head.weight
+        return self.embedding.weight if self.settings.tied or self.head is None else self.head.weight
 
     def packing(self, documents: torch.Tensor, positions: torch.Tensor) -> Packing:
         """Mask and angles of a batch from (B, L) numbers of documents and positions within them."""
@@ -104,8 +119,12 @@ class Decoder(nn.Module):
 
     def hidden(self, tokens: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """(B, L, d) normed output of the last block."""
-        x = run_blocks(self.own_blocks, self.embedded(tokens, positions), self.packing(documents, positions), self.recompute.group)
-        return self.normed(x)
+        return self.normed(self._through(tokens, documents, positions))
+
+    def _through(self, x: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """(B, L, d) output of this rank's last block, from tokens or from the output of the block before its first."""
+        x = x if x.is_floating_point() else self.embedded(x, positions)
+        return run_blocks(self.own_blocks, x, self.packing(documents, positions), self.recompute.group)
 
     def embedded(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """(B, L, d) input of the first block; under a split by positions this rank's."""
@@ -126,8 +145,10 @@ class Decoder(nn.Module):
         return torch.arange(positions.shape[1], device=positions.device).expand(positions.shape)
 
     def normed(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, L, d) normed output of the last block, whole."""
+        """(B, L, d) normed output of the last block, whole, as the output layer takes it."""
         y: torch.Tensor = self.norm(x)
+        if self.settings.width_ratio != 1:
+            y = y / self.settings.width_ratio
         return y if self.split is None else self.split.whole(y)
 
     def losses(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -138,8 +159,12 @@ class Decoder(nn.Module):
         return linear_cross_entropy(flat, self.output_weight, targets.flatten(), z_loss=z_loss).view(targets.shape)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """(B, L) FP32 cross-entropy in nats at each position, while training with z-loss; 0 where the target is -100; all (B, L) int64."""
-        return self.losses(self.hidden(tokens, documents, positions), targets)
+        """(B, L) FP32 cross-entropy in nats at each position, while training with z-loss; 0 where the target is -100; all (B, L) int64.
+
+        A pipeline's rank is given the (B, L, d) output of the rank before it, and but for the last gives that of its own blocks.
+        """
+        x = self._through(tokens, documents, positions)
+        return x if self.norm is None else self.losses(self.normed(x), targets)
 
     def sampled_loss(self, tokens: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Sum of cross-entropy with labels drawn from the model's own distribution, at the positions that have a target."""
@@ -147,7 +172,7 @@ class Decoder(nn.Module):
         at = (targets.flatten() >= 0).nonzero()[:, 0]
         hidden = hidden[at]
         with torch.no_grad():
-            drawn = torch.cat([torch.multinomial(self._logits(part).float().softmax(-1), 1)[:, 0] for part in hidden.split(1024)])
+            drawn = torch.cat([torch.multinomial(self._logits(part).float().softmax(-1), 1)[:, 0] for part in torch.split(hidden, 1024)])
         if self.split is not None:
             return self.split.losses(hidden, self.output_weight, self.split.agreed(drawn), 0.0).sum()
         return linear_cross_entropy(hidden, self.output_weight, drawn, reduction="sum")
@@ -161,9 +186,9 @@ class Decoder(nn.Module):
         hidden = self.hidden(tokens, torch.zeros_like(tokens), positions)
         return (hidden[:, -1].float() @ self.output_weight.float().T).float()
 
-    def parameter_count(self) -> int:
-        """Number of parameters, a shared one counted once."""
-        return sum(parameter.numel() for parameter in self.parameters())
+    def parameter_count(self, *, matrices: bool = False) -> int:
+        """Number of parameters of the whole model, a shared one counted once; or of those in matrices."""
+        return sum(self._counts[matrices])
 
     def as_dict(self) -> dict[str, Any]:
         """What rebuilds the model: sizes, vocabulary and length."""

@@ -126,7 +126,9 @@ class Ranks:
             return
         grads = [p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad for p in parameters if p.grad is not None]
         flat = self.sum(torch.cat([grad.reshape(-1) for grad in grads]))
-        torch._foreach_copy_(grads, [part.view_as(grad) for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True)])
+        torch._foreach_copy_(
+            grads, [part.view_as(grad) for grad, part in zip(grads, torch.split(flat, [g.numel() for g in grads]), strict=True)]
+        )
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""

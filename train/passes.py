@@ -23,8 +23,8 @@ def to_device(batch: Batch, device: torch.device) -> list[torch.Tensor]:
 
 
 def forward(model: Decoder, batch: Batch, device: torch.device) -> torch.Tensor:
-    """(B, L) losses of a batch."""
-    losses: torch.Tensor = model(*to_device(batch, device))
+    """(B, L) losses of a batch; of a model that is spread over a pipeline, without gradients."""
+    losses: torch.Tensor = (model if model.pipeline is None else model.pipeline.losses)(*to_device(batch, device))
     return losses
 
 
@@ -68,14 +68,25 @@ class Passes:
     def gradients(self) -> list[torch.Tensor]:
         """Set the gradients of the mean loss over ``count`` tokens; returns the losses of this rank's pieces by micro-batch."""
         self.model.zero_grad(set_to_none=True)
+        pieces = self._piped() if self.model.pipeline is not None else self._by_turns()
+        self.sum_gradients()
+        return pieces
+
+    def _by_turns(self) -> list[torch.Tensor]:
         pieces = []
         for batch in self.inputs():
             with self.context():
                 losses = forward(self.model, batch, self.ranks.device)
             self.backward(losses.sum())
             pieces.append(piece_losses(losses, batch))
-        self.sum_gradients()
         return pieces
+
+    def _piped(self) -> list[torch.Tensor]:
+        assert self.model.pipeline is not None
+        inputs = [to_device(micro.batch, self.ranks.device) for micro in self.batches]
+        seeds = [seed_for(*self.seed, number, self.ranks.noise_rank) for number in range(len(inputs))]
+        losses = self.model.pipeline.train(inputs, seeds, self.scale / max(1.0, self.count))
+        return [piece_losses(part, micro.batch) for part, micro in zip(losses, self.batches, strict=True)]
 
     def mean_loss(self) -> torch.Tensor:
         """Set the gradients and return the mean loss they are of, FP64."""
@@ -101,5 +112,7 @@ class Passes:
         """Sum gradients over ranks and take the loss scale out of them."""
         parameters = list(self.model.parameters())
         self.ranks.sum_gradients(parameters)
+        if self.model.pipeline is not None:
+            self.model.pipeline.sum_tied()
         if self.scale != 1:
             torch._foreach_div_([p.grad for p in parameters if p.grad is not None], self.scale)

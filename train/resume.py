@@ -11,16 +11,19 @@ from typing import Any
 import torch
 
 from schemas.errors import LakeError
-from schemas.settings import read_outcome
+from schemas.settings import ModelSettings, read_outcome
 from schemas.store import folder_here
 from train.checkpoint import Checkpoint, load
 from train.interchange import IMPORTED
 from train.model import Decoder
+from train.named_state import by_name, for_optimizer
 from train.parallel import Ranks
 from train.sharding import cut_optimizer, load_weights
 from train.stage import Stage
 
 Facts = dict[str, Any]
+_SIZES = {name: value for name, value in dataclasses.asdict(ModelSettings()).items() if name != "size"}
+"""What a model had that was saved before a field was there."""
 
 
 def facts(stage: Stage, *, compiled: bool, ranks: Ranks) -> tuple[Facts, Facts]:
@@ -117,7 +120,7 @@ def restore(checkpoint: Checkpoint, model: Decoder, optimizer: torch.optim.Optim
     """
     state, where = checkpoint.state, str(checkpoint.root / checkpoint.path)
     for what, before, now in (
-        ("model", state["model"], json.loads(json.dumps(shape))),
+        ("model", {**state["model"], "settings": _SIZES | state["model"]["settings"]}, json.loads(json.dumps(shape))),
         ("optimizer", state["optimizer"], type(optimizer).__name__),
     ):
         if before != now:
@@ -125,7 +128,10 @@ def restore(checkpoint: Checkpoint, model: Decoder, optimizer: torch.optim.Optim
                 f"the {what} is another: {now}, the checkpoint has {before}", where=where, fix=f"keep the {what} over all stages"
             )
     load_weights(model, checkpoint.tensors("model"))
-    loaded = cut_optimizer(checkpoint.tensors("optimizer"), optimizer)
+    saved = checkpoint.tensors("optimizer")
+    if model.absent or "settings" in saved:
+        saved = for_optimizer(by_name(saved), optimizer)
+    loaded = cut_optimizer(saved, optimizer)
     if not same_stage:
         fresh = optimizer.state_dict()["param_groups"]
         own = {"initial_lr", "lr", *optimizer.defaults}

@@ -33,8 +33,8 @@ def shard_model(model: Decoder, mesh: DeviceMesh) -> None:
 
     for module in (*model.own_blocks, model):
         fully_shard(module, mesh=mesh, shard_placement_fn=placement)
-        module.set_gradient_divide_factor(1.0)  # type: ignore[attr-defined]
-        module.set_force_sum_reduction_for_comms(True)  # type: ignore[attr-defined]
+        module.set_gradient_divide_factor(1.0)  # type: ignore[operator, union-attr]
+        module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator, union-attr]
     for name in ("sampled_loss", "next_logits"):
         register_fsdp_forward_method(model, name)
 
@@ -57,7 +57,7 @@ def to_pieces(value: Any) -> Any:
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """The whole value from that of every rank; what is not sharded is alike on all, and the first one's is taken."""
+    """The whole value from that of every rank; what is not sharded is alike on all that have it, and the first one's is taken."""
     first = parts[0]
     if isinstance(first, dict) and _PIECE in first:
         whole = torch.empty(first["shape"], dtype=first[_PIECE].dtype)
@@ -67,7 +67,7 @@ def join(parts: Sequence[Any]) -> Any:
                 whole[tuple(slice(at, at + size) for at, size in zip(part["offset"], local.shape, strict=True))] = local
         return whole
     if isinstance(first, dict):
-        return {key: join([part[key] for part in parts]) for key in first}
+        return {key: join([part[key] for part in parts if key in part]) for part in parts for key in part}
     if isinstance(first, list | tuple):
         return type(first)(join(inner) for inner in zip(*parts, strict=True))
     return first
@@ -89,7 +89,9 @@ def load_weights(model: Decoder, weights: Mapping[str, torch.Tensor]) -> None:
         RuntimeError: a weight is missing, unknown or of another shape.
     """
     own = dict(model.named_parameters())
-    model.load_state_dict({name: cut(value, own[name]) if name in own else value for name, value in weights.items()})
+    model.load_state_dict(
+        {name: cut(value, own[name]) if name in own else value for name, value in weights.items() if name not in model.absent}
+    )
 
 
 def cut_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:

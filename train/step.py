@@ -102,7 +102,7 @@ def train_step(
         update_curvature(optimizer, passes)
     pieces = [sums.cpu().numpy() for sums in waiting]
     nats, tokens = by_source(batches, pieces, sources, ranks)
-    norm = clip_gradients(list(model.parameters()), rules.clip, ranks)
+    norm = clip_gradients(list(model.parameters()), rules.clip, ranks, model.copies)
     rules.scale.update(math.isfinite(norm))
     skipped = rules.guard.judge(float(nats.sum() / count), norm) if count else "no valid tokens"
     if not skipped and isinstance(optimizer, LBFGS):

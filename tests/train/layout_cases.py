@@ -9,8 +9,11 @@ from pathlib import Path
 
 import torch
 
+from schemas.manifest import fingerprint
+from schemas.model import ModelSettings
 from schemas.parallel import ParallelSettings
 from tests.train.run_tables import After, Never
+from tests.train.test_choices import write
 from tests.train.tiny_lake import MODEL, TRAINING, build
 from train.interrupt import Interrupted
 from train.loop import Trainer
@@ -20,7 +23,7 @@ from train.stage import Stage
 FOLDER = "runs/r/0-first"
 BASE = dataclasses.replace(TRAINING, batch_rows=5, micro_batch_rows=2, eval_rows=3, clip=0.5, checkpoint_every=0)
 GPT2 = dataclasses.replace(MODEL, kind="gpt2", kv_heads=0, tied=False)
-EVEN = dataclasses.replace(MODEL, kv_heads=4)
+DEEP = dataclasses.replace(MODEL, layers=5, kv_heads=4)
 DROPOUT = dataclasses.replace(MODEL, dropout=0.2)
 
 
@@ -28,40 +31,56 @@ DROPOUT = dataclasses.replace(MODEL, dropout=0.2)
 class Case:
     """A layout, and what is trained in it; ``words`` 67 does not divide by 2."""
 
-    parallel: ParallelSettings
-    model: object = MODEL
+    parallel: ParallelSettings | str
+    model: ModelSettings = MODEL
     optimizer: str = "adamw"
     words: int = 64
-    precision: str = "fp32"
+
+    @property
+    def whole(self) -> str:
+        """Folder of the lake in which one process trains the same."""
+        return f"one {self.optimizer} {hash_of(self.model)} {self.words}"
+
+
+def hash_of(model: ModelSettings) -> str:
+    """A name for a model."""
+    return fingerprint(dataclasses.asdict(model))[:8]
 
 
 CASES = {
     2: {
-        "tensor": Case(ParallelSettings(tensor=2), words=67),
-        "tensor, dropout": Case(ParallelSettings(tensor=2), model=DROPOUT),
-        "tensor, gpt2": Case(ParallelSettings(tensor=2), model=GPT2, optimizer="adafactor"),
-        "tensor, came": Case(ParallelSettings(tensor=2), optimizer="came"),
+        "shard": Case("shard"),
+        "tensor": Case(ParallelSettings(tensor=2), model=DROPOUT, optimizer="came", words=67),
         "tensor, sophia": Case(ParallelSettings(tensor=2), optimizer="sophia"),
-        "sequence": Case(ParallelSettings(tensor=2, sequence=True), model=GPT2, words=67),
+        "sequence": Case(ParallelSettings(tensor=2, sequence=True), model=GPT2, optimizer="adafactor", words=67),
+        "pipeline": Case(ParallelSettings(pipeline=2)),
+        "pipeline, gpipe": Case(ParallelSettings(pipeline=2, schedule="gpipe"), model=GPT2, optimizer="adafactor", words=67),
     },
     4: {
         "replicate by tensor": Case(ParallelSettings(tensor=2)),
-        "shard by tensor": Case(ParallelSettings(data="shard", tensor=2), words=67, optimizer="came"),
-        "shard by sequence": Case(ParallelSettings(data="shard", tensor=2, sequence=True), model=GPT2),
-        "tensor of 4": Case(ParallelSettings(tensor=4, sequence=True), model=EVEN, words=67),
+        "shard by tensor": Case(ParallelSettings(data="shard", tensor=2), optimizer="came", words=67),
+        "shard by sequence": Case(ParallelSettings(data="shard", tensor=2, sequence=True), model=GPT2, optimizer="adafactor", words=67),
+        "tensor of 4": Case(ParallelSettings(tensor=4, sequence=True), model=DEEP),
+        "pipeline of 4": Case(ParallelSettings(pipeline=4), model=DEEP),
+        "pipeline by tensor": Case(ParallelSettings(pipeline=2, tensor=2), optimizer="came", words=67),
+        "pipeline by shard": Case(ParallelSettings(pipeline=2, data="shard")),
     },
 }
-RESUMED = {2: {"tensor": ParallelSettings(tensor=2)}, 4: {"shard by tensor": ParallelSettings(data="shard", tensor=2)}}
+RESUMED = {
+    2: {"tensor": ParallelSettings(tensor=2), "pipeline": ParallelSettings(pipeline=2)},
+    4: {"shard by tensor": ParallelSettings(data="shard", tensor=2), "pipeline by tensor": ParallelSettings(pipeline=2, tensor=2)},
+}
 """Layouts that take over a stage from each other after two steps; ``one`` is one process."""
 
 
 def prepare(root: Path, case: Case, *, whole: bool) -> Path:
     """Write a case's lake; ``whole`` is the one that one process trains."""
     optimizer = dataclasses.replace(BASE.optimizer, name=case.optimizer, lr=1e-3)
-    training = dataclasses.replace(BASE, optimizer=optimizer, precision=case.precision, parallel="replicate" if whole else case.parallel)
+    training = dataclasses.replace(BASE, optimizer=optimizer, parallel="replicate" if whole else case.parallel)
     folder, _, _ = build(root, rows=26, training=training, model=case.model)
     stage = json.loads((folder / "stage.json").read_text())
-    (folder / "stage.json").write_text(json.dumps({**stage, "vocabulary": case.words}))
+    stage |= {"vocabulary": case.words, "choices": [dataclasses.asdict(write(root))]}
+    (folder / "stage.json").write_text(json.dumps(stage))
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Tensor-parallel ranks, with and without data-parallel ones, train as one process does and take over each other's checkpoints."""
+"""Tensor- and pipeline-parallel ranks, with and without data-parallel ones, train as one process does and resume its checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from train.checkpoint import load
 from train.layout import layout_for
 
 gloo = torch.distributed.is_available() and torch.distributed.is_gloo_available()
-METRICS = ("loss", "loss/prose", "grad_norm", "heldout", "bits_per_byte/code")
+METRICS = ("loss", "loss/prose", "grad_norm", "heldout", "bits_per_byte/code", "accuracy/quiz", "accuracy_raw/quiz")
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +30,13 @@ def lakes(tmp_path_factory):
     if not gloo:
         pytest.skip("no gloo")
     root = tmp_path_factory.mktemp("layouts")
+    every = [case for cases in CASES.values() for case in cases.values()]
+    for case in {case.whole: case for case in [*every, Case("replicate")]}.values():
+        prepare(root / case.whole, case, whole=True)
+        train(root / case.whole, Alone())
     for world, cases in CASES.items():
         for name, case in cases.items():
             prepare(root / name, case, whole=False)
-            prepare(root / f"one {name}", case, whole=True)
-            train(root / f"one {name}", Alone())
         for name, layout in RESUMED[world].items():
             for way in (f"{name} to one", f"one to {name}"):
                 prepare(root / way, Case(layout), whole=False)
@@ -43,13 +45,11 @@ def lakes(tmp_path_factory):
         (root / "rendezvous").unlink(missing_ok=True)
         for name in RESUMED[world]:
             train(root / f"{name} to one", Alone())
-    prepare(root / "one", Case(ParallelSettings()), whole=True)
-    train(root / "one", Alone())
     return root
 
 
 def assert_same(root, other):
-    """Rows, losses of every kind, losses by document, and weights."""
+    """Rows, losses of every kind, answers, losses by document, and weights."""
     assert [r["row"] for r in valid(root, "ledger")] == [r["row"] for r in valid(other, "ledger")]
     for name in METRICS:
         one, two = losses(root, name), losses(other, name)
@@ -67,21 +67,21 @@ def assert_same(root, other):
         torch.testing.assert_close(weights[1][key], value, rtol=1e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", [name for cases in CASES.values() for name in cases])
-def test_every_layout_trains_as_one_process_does(lakes, name):
+@pytest.mark.parametrize(("name", "case"), [pair for cases in CASES.values() for pair in cases.items()])
+def test_every_layout_trains_as_one_process_does(lakes, name, case):
     """Ragged: 26 rows in steps of 5, documents of all lengths, clipping that always acts."""
-    assert min(losses(lakes / f"one {name}", "grad_norm").values()) > 0.5
-    assert_same(lakes / f"one {name}", lakes / name)
+    assert min(losses(lakes / name, "grad_norm").values()) > 0.5
+    assert_same(lakes / case.whole, lakes / name)
 
 
 @pytest.mark.parametrize("name", [f"{name} to one" for cases in RESUMED.values() for name in cases])
 def test_one_process_takes_over_from_a_layout(lakes, name):
-    assert_same(lakes / "one", lakes / name)
+    assert_same(lakes / Case("replicate").whole, lakes / name)
 
 
 @pytest.mark.parametrize("name", [f"one to {name}" for cases in RESUMED.values() for name in cases])
 def test_a_layout_takes_over_from_one_process(lakes, name):
-    assert_same(lakes / "one", lakes / name)
+    assert_same(lakes / Case("replicate").whole, lakes / name)
 
 
 def stage(tmp_path, **training) -> StageSettings:

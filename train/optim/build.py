@@ -39,6 +39,9 @@ OPTIMIZERS: dict[str, Factory] = {
 }
 """Name to factory. A factory takes parameter groups; its keyword arguments are the optimizer's options."""
 
+BY_RATE = ("adamw", "adamw8bit", "came", "lion", "schedule_free", "sophia")
+"""Optimizers that move an element by about the learning rate, whatever the gradient's size and the weight's."""
+
 
 def build_optimizer(
     name: str,
@@ -49,6 +52,7 @@ def build_optimizer(
     embedding_lr: float | None = None,
     warmup_steps: int | None = None,
     compiled: bool = False,
+    width_ratio: float = 1.0,
     **options: Any,
 ) -> torch.optim.Optimizer:
     """Build the named optimizer over groups of parameters (``train.optim.groups``).
@@ -63,6 +67,7 @@ def build_optimizer(
         embedding_lr: peak learning rate of embeddings; ``lr`` where None.
         warmup_steps: steps of warm-up in the schedule; only a rule that demands them looks.
         compiled: let a rule that can compile its step on the CPU do so, unless its options say who computes.
+        width_ratio: of muP: what divides the learning rate of hidden matrices, for rules whose updates have its size.
         options: the optimizer's own, as its factory names them.
 
     Raises:
@@ -80,7 +85,9 @@ def build_optimizer(
             )
     if "warmup_steps" in known:
         options["warmup_steps"] = warmup_steps
-    groups = parameter_groups(named_parameters, lr=lr, weight_decay=weight_decay, embedding_lr=embedding_lr)
+    if width_ratio != 1 and name not in BY_RATE:
+        raise ValueError(f"muP's learning rates are for {', '.join(BY_RATE)}, not {name}: leave model.mup_base_width out")
+    groups = parameter_groups(named_parameters, lr=lr, weight_decay=weight_decay, embedding_lr=embedding_lr, width_ratio=width_ratio)
     on_cpu = all(p.device.type == "cpu" for group in groups for _, p in group["params"])
     if compiled and on_cpu and isinstance(factory, type) and "impl" in known:
         options.setdefault("impl", "compile")

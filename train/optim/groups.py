@@ -23,11 +23,13 @@ def parameter_groups(
     lr: float,
     weight_decay: float = 0.0,
     embedding_lr: float | None = None,
+    width_ratio: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """Split trainable parameters into at most four groups, by weight decay and by learning rate.
+    """Split trainable parameters into groups by weight decay and by learning rate.
 
     Parameters of at most one dimension, biases and norms are not decayed. Embeddings, known by name (``embed``, ``tok_embeddings``,
-    ``wte``), have ``embedding_lr`` where it is given. Frozen parameters are left out; a parameter that comes under two names is taken once.
+    ``wte``), have ``embedding_lr`` where it is given. Matrices of blocks have the learning rate over ``width_ratio`` (muP). Frozen
+    parameters are left out; a parameter that comes under two names is taken once.
 
     Returns:
         Groups for ``torch.optim.Optimizer``: ``params`` as (name, parameter), ``lr``, ``initial_lr`` (what a schedule scales)
@@ -46,6 +48,8 @@ def parameter_groups(
             continue
         seen.add(id(parameter))
         rate = embedding_lr if embedding_lr is not None and is_embedding(name) else lr
+        if parameter.ndim > 1 and name.startswith("blocks."):
+            rate /= width_ratio
         decay = 0.0 if parameter.ndim <= 1 or _NO_DECAY.search(name) else weight_decay
         group = {"params": [], "lr": rate, "initial_lr": rate, "weight_decay": decay}
         groups.setdefault((rate, decay), group)["params"].append((name, parameter))
