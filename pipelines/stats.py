@@ -12,13 +12,26 @@ from pipelines.tables import BLOCKS, table
 
 Json = Any
 
-_SOURCES = """
+# Quantiles are of counted lengths: an aggregate over all lengths would hold them all in memory.
+SOURCES = """
+WITH lengths AS (SELECT source, bytes, count(*) AS documents FROM verdicts GROUP BY ALL),
+sums AS (
+    SELECT source, bytes, sum(documents) OVER (PARTITION BY source ORDER BY bytes) AS upto,
+        sum(documents) OVER (PARTITION BY source) AS total
+    FROM lengths
+),
+quantiles AS (
+    SELECT source, min(bytes) FILTER (upto >= .05 * total) AS bytes_p5, min(bytes) FILTER (upto >= .5 * total) AS bytes_median,
+        min(bytes) FILTER (upto >= .95 * total) AS bytes_p95, max(bytes) AS bytes_max
+    FROM sums GROUP BY source
+)
 SELECT source, count(*) AS documents, sum(verdicts.bytes)::BIGINT AS bytes, count(*) FILTER (state = 'kept') AS kept,
     coalesce(any_value(packed.tokens), 0) AS tokens,
     count(*) FILTER (reason IN ('url_duplicate', 'exact_duplicate', 'near_duplicate')) / count(*) AS duplicate_share,
-    quantile_disc(bytes, .05) AS bytes_p5, quantile_disc(bytes, .5) AS bytes_median, quantile_disc(bytes, .95) AS bytes_p95,
-    max(bytes) AS bytes_max
-FROM verdicts LEFT JOIN (SELECT source, tokens FROM summary_sources) AS packed USING (source) GROUP BY source ORDER BY source
+    any_value(bytes_p5) AS bytes_p5, any_value(bytes_median) AS bytes_median, any_value(bytes_p95) AS bytes_p95,
+    any_value(bytes_max) AS bytes_max
+FROM verdicts JOIN quantiles USING (source) LEFT JOIN (SELECT source, tokens FROM summary_sources) AS packed USING (source)
+GROUP BY source ORDER BY source
 """
 
 _REASONS = """
@@ -51,7 +64,7 @@ def lake_stats(root: Path) -> dict[str, list[dict[str, Json]]]:
         LakeError: there is no lake.
     """
     with open_catalog(root) as db:
-        queries = {"sources": _SOURCES, "reasons": _REASONS, "rules": _RULES, "languages": _LANGUAGES, "lengths": _LENGTHS}
+        queries = {"sources": SOURCES, "reasons": _REASONS, "rules": _RULES, "languages": _LANGUAGES, "lengths": _LENGTHS}
         return {name: ask(db, query) for name, query in queries.items()}
 
 

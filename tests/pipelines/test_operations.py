@@ -9,6 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import duckdb
 import pytest
 from rich.console import Console
 
@@ -16,7 +17,7 @@ from pipelines.cli import run_command
 from pipelines.diff import diff, place_of, print_diff
 from pipelines.doctor import examine
 from pipelines.snapshots import keep_snapshot, list_snapshots, use_snapshot
-from pipelines.stats import bar, histogram, lake_stats, print_stats
+from pipelines.stats import SOURCES, bar, histogram, lake_stats, print_stats
 from schemas.errors import LakeError
 from schemas.manifest import Snapshot, commit, read_snapshot, write_snapshot
 from schemas.store import lock
@@ -168,3 +169,13 @@ def test_garbage_is_counted_and_collected_only_from_a_free_lake(lake: Path, caps
     assert json.loads(capsys.readouterr().out)["files"] == 1
     assert not (lake / lost.files["verdicts"].path).exists()
     assert findings(lake, deep=True)["files"][0] == "ok"
+
+
+@pytest.mark.parametrize("count", [1, 2, 19, 20, 21, 500])
+def test_quantiles_of_counted_lengths_equal_those_of_all_lengths(count: int) -> None:
+    with duckdb.connect() as db:
+        columns = "'s' AS source, (hash(i) % 50)::BIGINT AS bytes, 'kept' AS state, NULL::VARCHAR AS reason"
+        db.execute(f"CREATE TABLE verdicts AS SELECT {columns} FROM range(?) AS t (i)", [count])
+        db.execute("CREATE TABLE summary_sources AS SELECT 's' AS source, 1 AS tokens")
+        whole = "SELECT quantile_disc(bytes, .05), quantile_disc(bytes, .5), quantile_disc(bytes, .95), max(bytes) FROM verdicts"
+        assert db.execute(SOURCES).fetchall()[0][-4:] == db.execute(whole).fetchall()[0]
