@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,10 @@ def column_array(table: pa.Table, name: str) -> pa.Array:
     return chunked.chunk(0) if isinstance(chunked, pa.ChunkedArray) else chunked
 
 
+HELD_BYTES = 64 << 20
+"""Texts of row groups that a corpus keeps decoded, since rounds of comparisons ask for the same ones again."""
+
+
 class Corpus:
     """The documents of a lake.
 
@@ -47,6 +52,8 @@ class Corpus:
 
     def __init__(self, root: Path, documents: Sequence[str | None]) -> None:
         self.root, self.paths = root, list(documents)
+        self._held: dict[tuple[int, int], pa.LargeStringArray] = {}
+        self._lock = Lock()
 
     def table(self, shard: int, columns: Sequence[str]) -> pa.Table | None:
         """Columns of a shard, None when it is empty."""
@@ -54,20 +61,40 @@ class Corpus:
         return None if path is None else pq.read_table(here(self.root, path), columns=list(columns), memory_map=True, partitioning=None)
 
     def fetch(self, places: NDArray[np.uint64]) -> pa.LargeStringArray:
-        """Texts of the documents at the locators, in their order; reads each shard once."""
+        """Texts of the documents at the locators, in their order; of each shard only the row groups that hold some are read."""
         order = np.argsort(places, kind="stable")
         shards, rows = shards_of(places[order]), rows_of(places[order])
         pieces: list[pa.Array] = []
-        for shard in np.unique(shards):
-            table = self.table(int(shard), ["text"])
-            if table is None:
+        for shard in np.unique(shards).tolist():
+            path = self.paths[shard]
+            if path is None:
                 raise ValueError(f"locator in an empty documents shard {shard}")
-            pieces.append(column_array(table, "text").take(pa.array(rows[shards == shard])))
+            with pq.ParquetFile(here(self.root, path), memory_map=True) as file:
+                counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+                ends, mine = np.cumsum(counts), rows[shards == shard]
+                groups = np.searchsorted(ends, mine, side="right")
+                for group in np.unique(groups).tolist():
+                    texts = self._texts(file, shard, group)
+                    pieces.append(texts.take(pa.array(mine[groups == group] - (ends[group] - counts[group]))))
         if not pieces:
             return pa.array([], pa.large_string())
         back = np.empty(len(order), dtype=np.int64)
         back[order] = np.arange(len(order))
         return pc.take(pa.concat_arrays(pieces), pa.array(back))
+
+    def _texts(self, file: pq.ParquetFile, shard: int, group: int) -> pa.LargeStringArray:
+        """Texts of a row group; the oldest held ones make room."""
+        with self._lock:
+            held = self._held.get((shard, group))
+        if held is not None:
+            return held
+        texts = column_array(file.read_row_group(group, columns=["text"], use_threads=False), "text")
+        with self._lock:
+            self._held[shard, group] = texts
+            size = sum(each.nbytes for each in self._held.values())
+            while size > HELD_BYTES and len(self._held) > 1:
+                size -= self._held.pop(next(iter(self._held))).nbytes
+        return texts
 
 
 def id_hashes(doc_ids: pa.Array, seed: int) -> NDArray[np.uint64]:

@@ -53,27 +53,32 @@ def _classes() -> npt.NDArray[np.uint8]:
 def raw_signals(classes, c, out):  # type: ignore[no-untyped-def]
     """Adds the counts of the text as it is: words, symbols, capitals, brackets."""
     size = len(c)
+    words = alphas = caps = symbols = brackets = uppers = np.int64(0)
     k = 0
     while k < size:
-        kind = classes[c[k]] & (WORD | SPACE)
-        alpha = capital = small = False
-        first = k
+        mask = classes[c[k]]
+        kind = mask & (WORD | SPACE)
+        seen = mask
+        alpha = False
         dots = 0
-        while k < size and classes[c[k]] & (WORD | SPACE) == kind:
+        while mask & (WORD | SPACE) == kind:
             code = c[k]
-            mask = classes[code]
+            seen |= mask
             alpha |= 97 <= code | 32 <= 122
-            capital |= (mask & UPPER) != 0
-            small |= (mask & SMALL) != 0
-            out[UPPER_CHARS] += int((mask & UPPER) != 0)
+            uppers += np.int64(mask & UPPER != 0)
             dots = dots + 1 if code == 46 else 0
-            out[SYMBOLS] += int(code == 35 or code == 0x2026 or (dots > 0 and dots % 3 == 0))
-            out[CURLY_BRACKETS] += int(code == 123 or code == 125)
+            symbols += int(code == 35 or code == 0x2026 or (dots > 0 and dots % 3 == 0))
+            brackets += int(code == 123 or code == 125)
             k += 1
-        if kind & SPACE == 0 and k > first:
-            out[RAW_WORDS] += 1
-            out[ALPHA_WORDS] += int(alpha)
-            out[CAPS_WORDS] += int(capital and not small)
+            if k == size:
+                break
+            mask = classes[c[k]]
+        if kind & SPACE == 0:
+            words += 1
+            alphas += int(alpha)
+            caps += int(seen & UPPER != 0 and seen & SMALL == 0)
+    out[RAW_WORDS], out[ALPHA_WORDS], out[CAPS_WORDS] = words, alphas, caps
+    out[SYMBOLS], out[CURLY_BRACKETS], out[UPPER_CHARS] = symbols, brackets, uppers
 
 
 @inlined
@@ -144,25 +149,33 @@ def find_words(classes, m, words, out):  # type: ignore[no-untyped-def]
     hashes, lengths = words
     size = len(m)
     n = k = 0
+    chars = numerics = scripts = lorems = np.int64(0)
     lorem = False
     while k < size:
-        if classes[m[k]] & SPACE:
+        mask = classes[m[k]]
+        if mask & SPACE:
             k += 1
             continue
         start = k
         value = np.uint64(0)
-        while k < size and classes[m[k]] & SPACE == 0:
+        while mask & SPACE == 0:
             value = value * BASE + (np.uint64(m[k]) + ONE)
-            out[NUMERIC_CHARS] += int((classes[m[k]] & NUMERIC) != 0)
+            numerics += np.int64(mask & NUMERIC != 0)
             k += 1
+            if k == size:
+                break
+            mask = classes[m[k]]
         hashes[n] = stirred(value)
         lengths[n] = k - start
-        out[WORD_CHARS] += k - start
-        out[JAVASCRIPT] += int(equals(m, start, k, _JAVASCRIPT))
-        out[LOREM_IPSUM] += int(lorem and equals(m, start, min(k, start + 5), _IPSUM))
-        lorem = equals(m, max(start, k - 5), k, _LOREM)
+        chars += k - start
+        if k - start >= len(_LOREM):
+            scripts += int(equals(m, start, k, _JAVASCRIPT))
+            lorems += int(lorem and equals(m, start, start + len(_IPSUM), _IPSUM))
+            lorem = equals(m, k - len(_LOREM), k, _LOREM)
+        else:
+            lorem = False
         n += 1
-    out[WORDS] = n
+    out[WORDS], out[WORD_CHARS], out[NUMERIC_CHARS], out[JAVASCRIPT], out[LOREM_IPSUM] = n, chars, numerics, scripts, lorems
     return n
 
 
@@ -202,34 +215,41 @@ def distribution(n, table, slots, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def gram_signals(words, n, grams, table, slots, out):  # type: ignore[no-untyped-def]
-    """Adds the signals of n-grams of 2 to 10 words; an n-gram's key is made of that of the (n - 1)-gram at the same place."""
+def gram_signals(words, n, grams, table, slots, chosen, repeats, out):  # type: ignore[no-untyped-def]
+    """Adds the signals of n-grams of 2 to 10 words.
+
+    An n-gram can only repeat where both its (n - 1)-grams do, so only those are counted; its key is made of that of the (n - 1)-gram at the
+    same place. `repeats` says at first which words occur more than once, `chosen` and `slots` are scratch, `grams` also holds the hashes.
+    """
     hashes, lengths = words
+    keys, counts = grams[1], table[1]
     for k in range(n):
-        grams[k] = hashes[k]
+        grams[0][k] = hashes[k]
     for length in range(2, 11):
-        m = n - length + 1
-        if m < 2:
-            return
-        for k in range(m):
-            grams[k] = stirred(grams[k] * BASE + hashes[k + length - 1])
-        if count_keys(grams, m, table, slots) == m:
+        found = 0
+        for k in range(n - length + 1):
+            chosen[found] = k
+            found += int(repeats[k] & repeats[k + 1])
+        for place in range(found):
+            k = chosen[place]
+            grams[0][k] = keys[place] = stirred(grams[0][k] * BASE + hashes[k + length - 1])
+        if found < 2 or count_keys(keys, found, table, slots) == found:
             return  # no longer n-gram occurs twice either
-        counts = table[1]
-        if length <= 4:
-            top = most = 0
-            for k in range(m):
-                if counts[slots[k]] > most:
-                    top, most = k, counts[slots[k]]
-            for k in range(top, top + length):
-                out[TOP_2_GRAM + length - 2] += most * lengths[k]
-            continue
-        reach = 0
-        for k in range(m):
-            if counts[slots[k]] > 1:
+        for k in range(n - length + 2):
+            repeats[k] = 0
+        top = most = reach = 0
+        for place in range(found):
+            count, k = counts[slots[place]], chosen[place]
+            repeats[k] = count > 1
+            if count > most:
+                top, most = k, count
+            if length > 4 and count > 1:
                 for w in range(max(k, reach), k + length):
                     out[TOP_2_GRAM + length - 2] += lengths[w]
                 reach = k + length
+        if length <= 4:
+            for k in range(top, top + length):
+                out[TOP_2_GRAM + length - 2] += most * lengths[k]
 
 
 def _entry(digest: int) -> Callable[..., None]:
@@ -247,7 +267,8 @@ def _entry(digest: int) -> Callable[..., None]:
         while room < 2 * size:
             room *= 2
         words = np.empty(size, np.uint64), np.empty(size, np.int64)
-        grams, slots = np.empty(size, np.uint64), np.empty(size, np.int64)
+        grams, slots = (np.empty(size, np.uint64), np.empty(size, np.uint64)), np.empty(size, np.int64)
+        chosen, repeats = np.empty(size, np.int64), np.empty(size + 1, np.uint8)
         table = np.empty(room, np.uint64), np.empty(room, np.int64)
         for row in range(len(out)):
             text, mine = c[ends[row] : ends[row + 1]], out[row]
@@ -257,8 +278,10 @@ def _entry(digest: int) -> Callable[..., None]:
             n = find_words(classes, m[stops[row] : stops[row + 1]], words, mine)
             if n > 0:
                 mine[UNIQUE_WORDS] = count_keys(words[0], n, table, slots)
+                for k in range(n):
+                    repeats[k] = table[1][slots[k]] > 1
                 distribution(n, table, slots, mine)
-                gram_signals(words, n, grams, table, slots, mine)
+                gram_signals(words, n, grams, table, slots, chosen, repeats, mine)
 
     return count  # type: ignore[no-any-return]
 

@@ -19,12 +19,12 @@ from curate.signals.code_points import (
 )
 from curate.signals.english import slot_of
 from curate.signals.hashing import part
-from curate.signals.kernels import kernel
+from curate.signals.kernels import kernel, small
 
 MAX_UNIT = 5
 
 
-@kernel
+@small
 def prefix_length(rules, s, a, b):  # type: ignore[no-untyped-def]
     """Characters to split off the start of s[a:b]; 0 for none."""
     first = s[a]
@@ -57,7 +57,7 @@ def unit_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel
+@small
 def dot_is_suffix(classes, s, a, b):  # type: ignore[no-untyped-def]
     """Whether the single full stop at the end of s[a:b] is split off."""
     if b - a < 2:
@@ -72,7 +72,7 @@ def dot_is_suffix(classes, s, a, b):  # type: ignore[no-untyped-def]
     return s[b - 3] == 0xB0 and (s[b - 2] == 70 or s[b - 2] == 67 or s[b - 2] == 75)
 
 
-@kernel
+@small
 def suffix_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """Characters to split off the end of s[a:b]: the longest rule that matches, 0 for none."""
     if b <= a:

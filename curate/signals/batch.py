@@ -115,7 +115,7 @@ def gram_room(size):  # type: ignore[no-untyped-def]
     slots = np.int64(1) << (np.uint64(64) - shift_for(size + 1))
     places, marks, totals = np.empty(size, np.int32), np.empty(size, np.uint8), np.empty(size + 1, np.uint64)
     table, counts, firsts = np.empty(slots, np.uint64), np.empty(slots, np.int32), np.empty(slots, np.int32)
-    return places, marks, totals, table, counts, firsts, np.empty(2 * slots, np.uint8)
+    return places, marks, totals, table, counts, firsts, np.empty(4 * slots, np.uint8)
 
 
 @njit(nogil=True)
@@ -124,7 +124,7 @@ def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out
 
     A page of `s` and `words`, which are as long as the longest text, takes memory only once a text has touched it.
     """
-    ends, hashes, kinds = words
+    ends, hashes, kinds, groups = words
     if len(chunks[0]) < out[N_SPACE_CHARS] + 2:
         chunks = chunk_room(2 * out[N_SPACE_CHARS] + 2)
     starts, stops, keys, inners = chunks
@@ -137,12 +137,12 @@ def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out
     prefix, pieces = grown(prefix, longest + 1), grown(pieces, 2 * longest)
     n = tokenize(rules, s, count, starts, stops, keys, inners, prefix, ends, hashes, kinds, pieces)
     word_signals(ends, hashes, kinds, n, out)
-    reading_signals(rules.classes, s, ends, kinds, n, out)
+    reading_signals(rules.classes, s[:length], ends, kinds, n, groups, out)
     if len(grams[0]) < n:
         grams = gram_room(n)
     places, marks, totals, table, counts, firsts, sieve = grams
     top_ngrams(ends, n, hashes, table, counts, firsts, places, sieve, marks, out)
-    duplicate_ngrams(s[:length], ends, n, hashes, rules.powers, totals, table, places, sieve, marks, out)
+    duplicate_ngrams(s[:length], ends, n, hashes, rules.powers, totals, table, places, firsts, sieve, marks, out)
     return lines, chunks, prefix, pieces, grams
 
 
@@ -154,7 +154,7 @@ def fill_rows(rules, data, offsets, out):  # type: ignore[no-untyped-def]
         longest = max(longest, offsets[row + 1] - offsets[row])
     narrow = np.empty(longest, np.uint8)
     wide, codes = np.empty(1, np.uint32), np.empty(1, np.uint32)
-    words = np.empty(longest, np.int32), np.empty(longest, np.uint64), np.empty(longest, np.uint8)
+    words = np.empty(longest, np.int32), np.empty(longest, np.uint64), np.empty(longest, np.uint8), np.empty(longest + 1, np.int32)
     lines, chunks = np.empty(1, np.uint64), chunk_room(1)
     prefix, pieces, grams = np.empty(1, np.uint64), np.empty(1, np.int64), gram_room(1)
     for row in range(len(offsets) - 1):

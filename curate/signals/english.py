@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.signals.hashing import SPREAD, home, part
-from curate.signals.kernels import kernel
+from curate.signals.kernels import small
 
 SLOTS_SHIFT = np.uint64(64 - 12)
 """Exceptions and units live in tables of 4,096 slots."""
@@ -31,14 +31,14 @@ class Rules(NamedTuple):
     units: npt.NDArray[np.uint64]  # units by hash
 
 
-@kernel
+@small
 def in_filter(bits, key):  # type: ignore[no-untyped-def]
     """Whether a key may be in the set that a filter was made of."""
     place = (key * SPREAD) >> FILTER_SHIFT
     return (bits[np.int64(place >> np.uint64(6))] >> (place & np.uint64(63))) & np.uint64(1)
 
 
-@kernel
+@small
 def slot_of(keys, key):  # type: ignore[no-untyped-def]
     """The slot that holds a key, or -1."""
     slot = home(key, SLOTS_SHIFT)
@@ -49,13 +49,13 @@ def slot_of(keys, key):  # type: ignore[no-untyped-def]
     return -1
 
 
-@kernel
+@small
 def exception_slot(rules, key):  # type: ignore[no-untyped-def]
     """The slot of the exception with this hash, or -1."""
     return slot_of(rules.keys, key) if in_filter(rules.known, key) else -1
 
 
-@kernel
+@small
 def exception_at(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """The slot of the exception that s[a:b] is, or -1."""
     if b - a > MAX_EXCEPTION or b <= a or not (rules.lengths[min(s[a], 255)] >> np.uint32(b - a)) & np.uint32(1):

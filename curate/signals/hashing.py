@@ -15,7 +15,7 @@ from numba import types
 from numba.core.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from curate.signals.kernels import inlined, kernel
+from curate.signals.kernels import inlined, small
 
 BASE = np.uint64(0x9E6C63D0876A9A63)
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -42,7 +42,7 @@ def hash_text(text: str) -> int:
     return value
 
 
-@kernel
+@small
 def power(powers, exponent):  # type: ignore[no-untyped-def]
     """BASE ** exponent modulo 2**64."""
     if exponent < POWERS:
@@ -90,7 +90,7 @@ load_word, load_half = _loader(types.uint64), _loader(types.uint32)
 """Eight bytes as one uint64, and four as one uint32."""
 
 
-@kernel
+@small
 def shift_for(count):  # type: ignore[no-untyped-def]
     """The shift of the smallest table that `count` keys fill at most by half."""
     bits = 3

@@ -6,7 +6,7 @@ import numpy as np
 
 from curate.signals.code_points import BREAK, CLOSER, DETAIL, SENTENCE_END, TERMINAL, class_of
 from curate.signals.hashing import BASE, ONE, SPREAD, home, power, shift_for
-from curate.signals.kernels import inlined, kernel
+from curate.signals.kernels import inlined, kernel, small
 from schemas.signals import SIGNALS
 
 SHORT_LINE = 30
@@ -52,7 +52,7 @@ def seen_before(table, shift, key):  # type: ignore[no-untyped-def]
     return False
 
 
-@kernel
+@small
 def close_text_line(c, first, last, out):  # type: ignore[no-untyped-def]
     """Counts a line of str.splitlines whose first and last visible characters are given; first < 0 if it has none."""
     out[N_TEXT_LINES] += 1
@@ -64,7 +64,7 @@ def close_text_line(c, first, last, out):  # type: ignore[no-untyped-def]
         out[N_ELLIPSIS_LINES] += 1
 
 
-@kernel
+@small
 def close_line(classes, c, start, end, visible, value, table, shift, out):  # type: ignore[no-untyped-def]
     """Counts c[start:end], a part between line feeds that is not empty."""
     length = end - start
@@ -84,7 +84,7 @@ def close_line(classes, c, start, end, visible, value, table, shift, out):  # ty
         out[DUP_FULL_LINE_CHARS] += length
 
 
-@kernel
+@small
 def close_paragraph(start, end, value, table, shift, out):  # type: ignore[no-untyped-def]
     """Counts the paragraph text[start:end]."""
     out[N_PARAGRAPHS] += 1
@@ -93,7 +93,7 @@ def close_paragraph(start, end, value, table, shift, out):  # type: ignore[no-un
         out[DUP_PARAGRAPH_CHARS] += end - start
 
 
-@kernel
+@small
 def same_letters(c, start, word):  # type: ignore[no-untyped-def]
     """Whether c[start:] goes on with a word of small letters, in any case."""
     for k in range(len(word)):  # noqa: SIM110
@@ -102,7 +102,7 @@ def same_letters(c, start, word):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@small
 def count_phrases(c, start, stop, before, out):  # type: ignore[no-untyped-def]
     """Counts the phrases that end in the chunk c[start:stop], the chunk before it ending at `before`."""
     if (c[start] | 32) == IPSUM[0] and stop - start >= 5 and start - before == 1 and c[before] == 32 and before >= 5:
@@ -112,7 +112,7 @@ def count_phrases(c, start, stop, before, out):  # type: ignore[no-untyped-def]
             out[N_JAVASCRIPT] += int(same_letters(c, i, SCRIPT))
 
 
-@kernel
+@small
 def chunk_details(classes, c, start, stop, out):  # type: ignore[no-untyped-def]
     """Adds the marks in the part c[start:stop] of a chunk; returns whether a sentence ends where it does.
 

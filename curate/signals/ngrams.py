@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from curate.signals.hashing import ONE, SPREAD, home, load_word, power, shift_for
-from curate.signals.kernels import inlined, kernel
+from curate.signals.kernels import inlined, kernel, small
 from curate.signals.lines import seen_before
 from schemas.signals import SIGNALS
 
@@ -20,8 +20,8 @@ TOP_2_GRAM_CHARS = SIGNALS.get_field_index("top_2_gram_chars")
 DUP_5_GRAM_CHARS = SIGNALS.get_field_index("dup_5_gram_chars")
 SHORT, MIDDLE, LONG = 8, 16, 32
 """Lengths whose repeats are marked; each is also the mark's bit."""
-TINY, BRIEF = 1, 2
-"""Marks of words whose 5-grams are shorter than SHORT, and shorter than MIDDLE."""
+TINY = 1
+"""Mark of words whose 5-grams are shorter than SHORT."""
 MOST = 255
 
 
@@ -39,7 +39,7 @@ def joined(gram, word):  # type: ignore[no-untyped-def]
     return (gram ^ (gram >> np.uint64(29))) * SPREAD + word
 
 
-@kernel
+@small
 def count_pairs(n, words, places, sieve, met):  # type: ignore[no-untyped-def]
     """Sets met[word] to how often the 2-gram at each word may occur, at most MOST; returns the largest.
 
@@ -59,7 +59,7 @@ def count_pairs(n, words, places, sieve, met):  # type: ignore[no-untyped-def]
     return most
 
 
-@kernel
+@small
 def frequent(size, least, n, met, places):  # type: ignore[no-untyped-def]
     """Lists the words at which all 2-grams of the n-gram of `size` words may occur `least` times; returns how many."""
     found = 0
@@ -136,7 +136,7 @@ def top_ngrams(ends, n, words, keys, counts, firsts, places, sieve, met, out):  
         bound, guess = best, best // (4 if size == 2 else 2)
 
 
-@kernel
+@small
 def window(s, start, length):  # type: ignore[no-untyped-def]
     """A hash of characters among s[start:start + length], for a length of 8, 16 or 32: equal where all are equal."""
     key = load_word(s, start)
@@ -150,8 +150,8 @@ def window(s, start, length):  # type: ignore[no-untyped-def]
     return key
 
 
-@kernel
-def mark_repeats(s, ends, n, length, needed, sieve, places, marks):  # type: ignore[no-untyped-def]
+@small
+def mark_repeats(s, ends, chosen, found, length, n, sieve, places, marks, marked):  # type: ignore[no-untyped-def]
     """Marks the words from whose start the next `length` characters may repeat from the start of another such word.
 
     Hashes are only counted by place, so some words are marked in vain and none is missed.
@@ -159,45 +159,64 @@ def mark_repeats(s, ends, n, length, needed, sieve, places, marks):  # type: ign
     Args:
         s: The stream.
         ends: The end of each word in it.
-        n: The number of words.
+        chosen: The words to look at, in their order.
+        found: How many they are.
         length: SHORT, MIDDLE or LONG.
-        needed: A mark that a word must have, or 0 for any word.
-        sieve: Scratch, at least 4 n rounded up to a power of two.
-        places: Scratch, as long as the number of words.
+        n: The number of words.
+        sieve: Scratch, at least 8 n rounded up to a power of two.
+        places: Scratch, as long as `chosen`.
         marks: Receives the mark `length`.
+        marked: Receives the words marked, in their order; may be `chosen`.
+
+    Returns:
+        How many words are marked.
     """
-    shift = shift_for(2 * n)
+    shift = shift_for(4 * n)
     seen = cleared(sieve, shift)
-    start = 0
-    for word in range(n):
-        place = -1
-        if start + length <= len(s) and marks[word] & needed == needed:
-            place = home(window(s, start, length), shift)
-            seen[place] = min(seen[place] + 1, 2)
-        places[word] = place
-        start = int(ends[word])
-    for word in range(n):
-        if places[word] >= 0 and seen[places[word]] > 1:
-            marks[word] |= length
+    while found > 0 and chosen[found - 1] > 0 and ends[chosen[found - 1] - 1] + length > len(s):
+        found -= 1
+    for k in range(found):
+        word = chosen[k]
+        place = home(window(s, int(ends[word - 1]) if word > 0 else 0, length), shift)
+        seen[place] = min(seen[place] + 1, 2)
+        places[k] = place
+    kept = 0
+    for k in range(found):
+        word = chosen[k]
+        again = int(seen[places[k]] > 1)
+        marks[word] |= length * again
+        marked[kept] = word
+        kept += again
+    return kept
 
 
-@kernel
+@small
 def mark_for(length):  # type: ignore[no-untyped-def]
     """The mark that a word must have for an n-gram of this length at it to repeat; 0 for none."""
     return LONG if length >= LONG else MIDDLE if length >= MIDDLE else SHORT if length >= SHORT else 0
 
 
 @kernel
-def list_members(s, ends, n, sieve, places, marks):  # type: ignore[no-untyped-def]
+def list_members(s, ends, n, sieve, places, listed, marks):  # type: ignore[no-untyped-def]
     """Lists in `places` the words at which an n-gram of five words or more may repeat, with their marks; returns how many."""
-    start = 0
+    if len(s) < SHORT:
+        for word in range(n - 4):
+            places[word], marks[word] = word, TINY
+        return n - 4
+    start = brief = 0
     for word in range(n - 4):
         length = int(ends[word + 4]) - start
-        marks[word] = (length < SHORT) * TINY + (length < MIDDLE) * BRIEF
+        marks[word] = int(length < SHORT) * TINY
+        listed[brief] = word
+        brief += int(length < MIDDLE)
         start = int(ends[word])
-    mark_repeats(s, ends, n - 4, MIDDLE, 0, sieve, places, marks)
-    mark_repeats(s, ends, n - 4, SHORT, BRIEF, sieve, places, marks)
-    mark_repeats(s, ends, n - 4, LONG, MIDDLE, sieve, places, marks)
+    mark_repeats(s, ends, listed, brief, SHORT, n, sieve, places, marks, listed)
+    if len(s) >= MIDDLE:
+        for word in range(n - 4):
+            listed[word] = word
+        middle = mark_repeats(s, ends, listed, n - 4, MIDDLE, n, sieve, places, marks, listed)
+        if len(s) >= LONG:
+            mark_repeats(s, ends, listed, middle, LONG, n, sieve, places, marks, listed)
     members = 0
     for word in range(n - 4):
         places[members] = word
@@ -206,7 +225,7 @@ def list_members(s, ends, n, sieve, places, marks):  # type: ignore[no-untyped-d
 
 
 @kernel
-def duplicate_ngrams(s, ends, n, words, powers, prefix, keys, places, sieve, marks, out):  # type: ignore[no-untyped-def]
+def duplicate_ngrams(s, ends, n, words, powers, prefix, keys, places, listed, sieve, marks, out):  # type: ignore[no-untyped-def]
     """Adds the characters of repeated 5- to 10-grams.
 
     Args:
@@ -218,13 +237,14 @@ def duplicate_ngrams(s, ends, n, words, powers, prefix, keys, places, sieve, mar
         prefix: Scratch, one longer than the number of words.
         keys: Scratch, at least 2 n rounded up to a power of two.
         places: Scratch, as long as the number of words.
+        listed: Scratch, as long as the number of words.
         marks: Scratch, as long as the number of words.
-        sieve: Scratch, at least 4 n rounded up to a power of two.
+        sieve: Scratch, at least 8 n rounded up to a power of two.
         out: The row of signals to add to.
     """
     if n < 6:
         return
-    members = list_members(s, ends, n, sieve, places, marks)
+    members = list_members(s, ends, n, sieve, places, listed, marks)
     if members < 2:
         return
     prefix[0] = 0

@@ -26,14 +26,14 @@ from curate.signals.english import FILTER_SHIFT, MAX_EXCEPTION, SLOTS_SHIFT, Rul
 from curate.signals.exceptions import exceptions
 from curate.signals.hashing import BASE, ONE, SPREAD, hash_text, part, power, power_table
 from curate.signals.hosts import is_url
-from curate.signals.kernels import inlined, kernel, sources_digest
+from curate.signals.kernels import inlined, kernel, small, sources_digest
 
 BASE_INVERSE = np.uint64(pow(int(BASE), -1, 1 << 64))
 IS_CONTENT = 1
 IS_ALPHA = 2
 
 
-@kernel
+@small
 def put_cuts(cuts, a, ends, n):  # type: ignore[no-untyped-def]
     """Appends the inner word starts of an exception at s[a] to `ends`; the caller appends its end."""
     cuts >>= 1
@@ -55,7 +55,7 @@ def put_exception(rules, slot, a, b, ends, n):  # type: ignore[no-untyped-def]
     return n + 1
 
 
-@kernel
+@small
 def put_middle(classes, s, a, b, ends, n):  # type: ignore[no-untyped-def]
     """Appends the ends of the words of s[a:b], from which no affix splits any more and which is no exception."""
     k = a
@@ -82,7 +82,7 @@ def put_middle(classes, s, a, b, ends, n):  # type: ignore[no-untyped-def]
     return n
 
 
-@kernel
+@small
 def split_chunk(rules, s, prefix, a, b, ends, n, suffixes, use_exceptions):  # type: ignore[no-untyped-def]
     """Appends the ends of the words of the chunk s[a:b] to `ends`; returns the new number of words."""
     stacked = 0
@@ -156,7 +156,7 @@ def join_words(rules, s, prefix, ends, n, taken):  # type: ignore[no-untyped-def
     return rebuild(rules, ends, n, taken)
 
 
-@kernel
+@small
 def start_of(ends, word):  # type: ignore[no-untyped-def]
     """Where a word starts: where the word before it ends."""
     return int(ends[word - 1]) if word > 0 else np.int64(0)
@@ -191,13 +191,13 @@ def needs_rules(mask):  # type: ignore[no-untyped-def]
     return mask & HOT or (mask & DIGIT and mask & UNIT_END)
 
 
-@kernel
+@small
 def kind_of(mask):  # type: ignore[no-untyped-def]
     """What a word of these classes counts as: IS_CONTENT, IS_ALPHA, both or neither."""
     return np.uint8((mask & CONTENT != 0) * IS_CONTENT + (mask & ALPHA != 0) * IS_ALPHA)
 
 
-@kernel
+@small
 def describe(rules, s, prefix, ends, n, hashes, kinds):  # type: ignore[no-untyped-def]
     """Writes hash and kind of the words of a chunk; returns whether any but the last begins a joinable exception."""
     start = 0
@@ -215,7 +215,7 @@ def describe(rules, s, prefix, ends, n, hashes, kinds):  # type: ignore[no-untyp
     return joins
 
 
-@kernel
+@small
 def write_prefixes(s, prefix):  # type: ignore[no-untyped-def]
     """Writes the hash of each prefix of a part of the stream."""
     value = np.uint64(0)
@@ -238,7 +238,7 @@ def cut_chunk(rules, s, base, prefix, ends, hashes, kinds, scratch):  # type: ig
     return n
 
 
-@kernel
+@small
 def put_word(ends, hashes, kinds, n, end, key, mask):  # type: ignore[no-untyped-def]
     """Writes one word."""
     ends[n] = end
@@ -246,7 +246,7 @@ def put_word(ends, hashes, kinds, n, end, key, mask):  # type: ignore[no-untyped
     kinds[n] = kind_of(mask)
 
 
-@kernel
+@small
 def cut_simple(rules, s, start, stop, key, first, inner, last, ends, hashes, kinds, n):  # type: ignore[no-untyped-def]
     """Appends the words of s[start:stop] if no rule looks further than its first and its last character; else returns 0.
 

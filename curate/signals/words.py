@@ -8,7 +8,7 @@ import numpy.typing as npt
 from curate.signals.code_points import VOWEL, class_of
 from curate.signals.hashing import hash_text
 from curate.signals.kernels import kernel
-from curate.signals.tokenizer import IS_ALPHA, IS_CONTENT
+from curate.signals.tokenizer import IS_CONTENT
 from schemas.signals import SIGNALS
 
 N_WORDS = SIGNALS.get_field_index("n_words")
@@ -59,29 +59,33 @@ def word_signals(ends, hashes, kinds, n, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def syllables(classes, s, a, b):  # type: ignore[no-untyped-def]
-    """Vowel groups of the word s[a:b], a final e without an l before it not counted; at least 1."""
-    groups = 0
-    inside = False
-    for k in range(a, b):
-        vowel = (class_of(classes, s[k]) & VOWEL) != 0
-        if vowel and not inside:
-            groups += 1
-        inside = vowel
-    if groups > 1 and (s[b - 1] | 32) == 101 and not class_of(classes, s[b - 2]) & VOWEL and (s[b - 2] | 32) != 108:
-        groups -= 1
-    return max(groups, 1)
+def count_groups(classes, s, groups):  # type: ignore[no-untyped-def]
+    """Writes how many runs of vowels begin before each place of a stream; `groups` is one longer."""
+    total = before = 0
+    groups[0] = 0
+    for k in range(len(s)):
+        vowel = int(class_of(classes, s[k]) & VOWEL != 0)
+        total += vowel & (before ^ 1)
+        before = vowel
+        groups[k + 1] = total
 
 
 @kernel
-def reading_signals(classes, s, ends, kinds, n, out):  # type: ignore[no-untyped-def]
-    """Adds syllables and the Flesch-Kincaid grade (Kincaid et al. 1975) in thousandths; needs the sentences and alphabetic words."""
-    total = 0
+def reading_signals(classes, s, ends, kinds, n, groups, out):  # type: ignore[no-untyped-def]
+    """Adds syllables and the Flesch-Kincaid grade (Kincaid et al. 1975) in thousandths; needs the sentences and alphabetic words.
+
+    A word's syllables are its runs of vowels, a final e without an l or a vowel before it not counted, at least 1. `groups` is scratch, one
+    longer than the stream `s`.
+    """
+    count_groups(classes, s, groups)
+    total = np.int64(0)
     start = 0
     for word in range(n):
         end = int(ends[word])
-        if kinds[word] & IS_ALPHA:
-            total += syllables(classes, s, start, end)
+        last, before = s[end - 1] | 32, s[max(end - 2, 0)]
+        count = np.int64(groups[end]) - groups[start + 1] + int(class_of(classes, s[start]) & VOWEL != 0)
+        silent = (last == 101) & ((before | 32) != 108) & (class_of(classes, before) & VOWEL == 0) & (count > 1)
+        total += max(count - int(silent), 1) * np.int64(kinds[word] >> 1)
         start = end
     out[N_SYLLABLES] = total
     words = out[N_ALPHA_WORDS]
