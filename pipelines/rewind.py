@@ -32,9 +32,10 @@ from schemas.manifest import read_snapshot
 from schemas.recipe import Recipe
 from schemas.segments import Segment, allotments, read_segments, segments_hash, write_segments
 from schemas.settings import StageSettings, read_stage
-from schemas.store import duplicate, lock, publish, publish_json, read_json, rename, sync_folder
+from schemas.store import duplicate, lock, publish, publish_json, read_json, remove, rename, sync_folder
 from schemas.tables import EVENTS
 from train.ledger import next_attempt
+from train.skips import ASKED
 
 _CHECKPOINT = re.compile(r"a(\d+)-s(\d+)")
 
@@ -93,6 +94,7 @@ def _rewind(root: Path, recipe: Recipe, run: str, to: int, excluded: Rows) -> Re
     count = sum(len(rows) for rows in excluded.values())
     _publish_event(root, folder, attempt, to, {"excluded_rows": count, "void_steps": void})
     _publish_stage(root, table, settings, before, segments, states)
+    remove(root / folder / ASKED)
     return Rewound(run, settings.stage, to, count, max(0, void), sum(segment.rows for segment in segments))
 
 

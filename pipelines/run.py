@@ -20,13 +20,15 @@ from curate.stage import prepare_stage, stage_folder
 from curate.step import Progress
 from pipelines.engines import engine
 from pipelines.parameters import RunParameters, stage_position
-from pipelines.trainer import run_trainer
+from pipelines.rewind import rewind
+from pipelines.trainer import TrainerError, run_trainer
 from schemas.errors import PlanError
 from schemas.manifest import Snapshot, read_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
 from schemas.store import lock, publish_json, remove_temporary
 from schemas.working_copy import copy_of
+from train.skips import asked_back
 
 Say = Callable[[str], None]
 Kind = TypeVar("Kind", bound=Curation)
@@ -135,8 +137,18 @@ def lay_out(root: Path, settings: StageSettings) -> int:
 
 
 def train_stage(parameters: RunParameters, settings: StageSettings, say: Say) -> Outcome:
-    """Train a prepared stage to its end; one that has ended is not trained again."""
-    return run_trainer(parameters.root, settings, say, parameters.ranks)
+    """Train a prepared stage to its end, rewinding where it asks for that after a spike; one that has ended is not trained again."""
+    folder = parameters.root / settings.folder
+    while True:
+        if (asked := asked_back(folder)) is not None:
+            done = rewind(parameters.root, settings.run, asked.to, [(asked.to, asked.spike)])
+            say(f"a spike at step {asked.spike}: back to step {asked.to}, and on without {done.excluded_rows:,} rows")
+            settings = read_stage(folder / "stage.json")
+        try:
+            return run_trainer(parameters.root, settings, say, parameters.ranks)
+        except TrainerError:
+            if asked_back(folder) is None:
+                raise
 
 
 def prepared_stage(parameters: RunParameters, recipe: Recipe, stage: str) -> StageSettings:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-DONE, BUG, USER_ERROR, SAVED, CTRL_C = 0, 1, 2, 75, 130
+DONE, BUG, USER_ERROR, SAVED, REWIND, CTRL_C = 0, 1, 2, 75, 76, 130
 """Exit codes of all commands: done, an error in Gristmill itself, something the user can put right, stopped with everything saved (run the
-same command again: EX_TEMPFAIL), Ctrl-C, likewise."""
+same command again: EX_TEMPFAIL), a trainer alone that wants to be rewound after a spike, Ctrl-C, likewise."""
 
 
 class GristmillError(Exception):

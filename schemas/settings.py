@@ -123,12 +123,15 @@ class SpikeSettings:
     Attributes:
         window: steps that median and deviation are taken over; it acts once it is full.
         threshold: how many deviations (1.4826 times the median absolute deviation) above the median are too many.
+        rewinds: how often a stage goes back by itself to its last checkpoint and on without the rows since then, the spike's included
+            (Chowdhery et al. 2022, section 5.1); spikes beyond that are skipped, as all are where it is 0.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
 
     window: int = 64
     threshold: float = 8.0
+    rewinds: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas.errors import DONE, SAVED, GristmillError
-from schemas.store import lock, open_lake, remove_temporary
+from schemas.store import lock, open_lake, remove, remove_temporary
 from train.interrupt import Interrupt, Interrupted
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0 ended, 2 an error the user can act on, 75 interrupted and saved."""
+    """Run the command; returns its exit code: 0 ended, 2 an error to act on, 75 interrupted and saved, 76 to be rewound after a spike."""
     parser = argparse.ArgumentParser(prog="python -m train", description="Train one stage of a lake; resumes by itself.")
     parser.add_argument("lake", help="the lake: a folder, or s3://BUCKET/PREFIX")
     parser.add_argument("stage", help="the stage's folder, which holds stage.json; relative to the lake, or a path inside it")
@@ -58,11 +58,13 @@ def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
 def _train(lake: Path, folder: str, group: Ranks, interrupt: Interrupt, options: argparse.Namespace) -> None:
     """Train a stage; rank 0 keeps every other trainer of the run out meanwhile."""
     from train.loop import Trainer
+    from train.skips import ASKED
     from train.stage import Stage
 
     with lock((lake / folder).parent / "train.lock", f"training {folder}") if group.first else nullcontext():
         if group.first:
             remove_temporary(lake / folder)
+            remove(lake / folder / ASKED)
         stage = Stage.open(lake, folder)
         Trainer(stage, group, interrupt, threads=options.threads, allow_mismatch=options.allow_mismatch).run()
 

@@ -23,10 +23,11 @@ class Guard:
 
     Attributes:
         in_a_row: steps in a row that were not finite, up to the last.
+        spiked: whether the last one lay far above the window.
     """
 
     def __init__(self, settings: SpikeSettings | None) -> None:
-        self.settings, self.in_a_row = settings, 0
+        self.settings, self.in_a_row, self.spiked = settings, 0, False
         self._windows: dict[str, deque[float]] = {name: deque(maxlen=settings.window if settings else 0) for name in ("loss", "grad_norm")}
 
     def judge(self, loss: float, grad_norm: float) -> str:
@@ -35,6 +36,7 @@ class Guard:
         bad = [name for name, value in values.items() if not math.isfinite(value)]
         self.in_a_row = self.in_a_row + 1 if bad else 0
         why = f"{' and '.join(bad)} not finite" if bad else next((f"spike of {n}" for n, v in values.items() if self._spike(n, v)), "")
+        self.spiked = bool(why) and not bad
         for name, value in values.items():
             if math.isfinite(value):
                 self._windows[name].append(value)

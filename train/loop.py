@@ -42,7 +42,7 @@ from train.progress import Progress
 from train.resume import check_resume, earlier_checkpoint, facts, pretrained, restore
 from train.saving import Saver
 from train.schedule import scale
-from train.skips import note_skip
+from train.skips import note_skip, times_back
 from train.stage import Stage
 from train.step import StepRules, train_step
 from train.trackers import TRACKERS
@@ -124,6 +124,8 @@ class Trainer:
         self.attempt = self.ranks.broadcast(next_attempt((stage.root / self.settings.folder).parent) if self.ranks.first else None)
         self.recorder = Recorder(stage.root, self.settings.folder, self.attempt, self.step, stage.sources, stage.order.lots, self.ranks)
         self.saved = checkpoint.path if checkpoint else None
+        rewinds = self.training.spikes.rewinds if self.training.spikes else 0
+        self.rewinds_left = rewinds - times_back(stage.root / self.settings.folder) if rewinds else 0
         self.event("resumed" if checkpoint else "started", self.step, **self.circumstances, passed_over=[str(f) for f in faults])
         self.recorder.flush(self.step)
         return notices

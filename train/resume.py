@@ -32,7 +32,7 @@ def facts(stage: Stage, *, compiled: bool, ranks: Ranks) -> tuple[Facts, Facts]:
     computed = {name: getattr(training, name) for name in ("precision", "tf32", "z_loss", "clip")}
     for name in ("optimizer", "schedule", "plateau", "spikes"):
         value = getattr(training, name)
-        computed[name] = None if value is None else dataclasses.asdict(value)
+        computed[name] = None if value is None else {k: v for k, v in dataclasses.asdict(value).items() if k != "rewinds"}
     device, layout = ranks.device, ranks.layout
     split = {"tensor": layout.tensor, "pipeline": layout.pipeline}
     beyond = ", ".join(f"{name} {size}" for name, size in split.items() if size > 1)

@@ -212,8 +212,8 @@ def _check_training(settings: StageSettings) -> None:
         raise RecipeError(f"the first stage has nothing to {training.schedule.start} from", where="training.schedule.start", fix="fresh")
     if training.plateau is not None:
         _check_plateau(training.plateau)
-    if training.spikes is not None and (training.spikes.window < 3 or training.spikes.threshold <= 0):
-        raise RecipeError("window must be at least 3 and threshold above 0", where="training.spikes")
+    if training.spikes is not None and (training.spikes.window < 3 or training.spikes.threshold <= 0 or training.spikes.rewinds < 0):
+        raise RecipeError("window must be at least 3, threshold above 0 and rewinds not below 0", where="training.spikes")
     stop, sources = training.early_stop, {lot.source for lot in settings.holdout}
     if stop is not None and (stop.on_stop == "cooldown") != (stop.cooldown > 0):
         raise RecipeError(f"{stop.cooldown} goes with on_stop: cooldown, and that with at least 1", where="training.early_stop.cooldown")

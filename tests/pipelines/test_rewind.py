@@ -70,3 +70,31 @@ def test_what_cannot_be_done_is_refused_with_what_can(trained: RunParameters) ->
         parse_exclusions(["12-13"])
     with pytest.raises(GristmillError, match="no packed row holds"):
         rewind(root, "tiny", 5, (), ["ffffffffffff"])
+
+
+def test_a_spike_rewinds_by_itself_and_its_rows_are_never_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All weights are four times too large after step 13, once: the loss of step 14 is a spike, and the last checkpoint is of step 10."""
+    (tmp_path / "poison.py").write_text(
+        "from pathlib import Path\nimport torch\nfrom train.callbacks import Callback\n"
+        "class Poison(Callback):\n    @torch.no_grad()\n    def on_step(self, run, report):\n"
+        "        once = Path(__file__).with_name('poisoned')\n"
+        "        if report.step == 13 and not once.exists():\n            once.touch()\n"
+        "            for parameter in run.model.parameters():\n                parameter.mul_(4)\n"
+        "def make():\n    return Poison()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    spikes = ("training.spikes={window: 5, threshold: 50.0, rewinds: 1}", "training.callbacks=['poison:make']")
+    parameters = RunParameters(recipe=write_project(tmp_path), lake=tmp_path / "lake", changes=(*SMALL, *spikes))
+    said: list[str] = []
+    run_curriculum(parameters, Silent(), said.append)
+    assert any("a spike at step 14: back to step 10" in line for line in said)
+    root = parameters.root
+    assert rows(root, "SELECT kind, step FROM events WHERE kind IN ('spike', 'rewound') ORDER BY attempt, kind") == [
+        ("spike", 14),
+        ("rewound", 10),
+    ]
+    gone = "SELECT lot, \"row\" FROM ledger WHERE status = 'void' AND step BETWEEN 10 AND 14"
+    assert rows(root, f"SELECT count(*) FROM ({gone})") == [(40,)]
+    assert rows(root, f"SELECT count(*) FROM ledger JOIN ({gone}) USING (lot, \"row\") WHERE status = 'seen'") == [(0,)]
+    assert [row[0] for row in rows(root, "SELECT stage FROM stages ORDER BY position")] == ["first", "second"]
+    assert not list(root.glob("runs/*/*/rewind.json"))
