@@ -113,10 +113,10 @@ def _entries(signals: int, mine: int) -> tuple[Callable[..., None], Callable[...
             hashes, kinds = np.empty(size, np.uint64), np.empty(size, np.uint8)
             n, length = describe_words(rules.classes, codes[:size], s, cuts, ends, hashes, kinds)
             word_signals(ends, hashes, kinds, n, out)
-            reading_signals(rules.classes, s, ends, kinds, n, out)
+            reading_signals(rules.classes, s[:length], ends, kinds, n, np.empty(length + 1, np.int32), out)
             places, marks, totals, table, counts, firsts, sieve = gram_room(max(n, 1))
             top_ngrams(ends, n, hashes, table, counts, firsts, places, sieve, marks, out)
-            duplicate_ngrams(s[:length], ends, n, hashes, rules.powers, totals, table, places, sieve, marks, out)
+            duplicate_ngrams(s[:length], ends, n, hashes, rules.powers, totals, table, places, firsts, sieve, marks, out)
 
     return look, count
 
