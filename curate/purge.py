@@ -29,8 +29,13 @@ from schemas.store import Published, checksum, here, publish, publish_json, read
 Json = Any
 
 
-def purge(root: Path, ids: pa.Array) -> list[str]:
+def purge(root: Path, ids: pa.Array, tell: Callable[[int, int], None] = lambda done, total: None) -> list[str]:
     """Take documents out of all published files; under the lake's lock.
+
+    Args:
+        root: the lake.
+        ids: their doc_ids.
+        tell: takes how many entries of manifests are done, and how many there are.
 
     Returns:
         Paths of the files that were rewritten or removed.
@@ -39,7 +44,9 @@ def purge(root: Path, ids: pa.Array) -> list[str]:
     contents: dict[str, str] = {}
     done: list[str] = []
     changed: list[tuple[Path, Entry]] = []
-    for place in sorted(root.glob("manifests/*/*/*.json")):
+    places = sorted(root.glob("manifests/*/*/*.json"))
+    for number, place in enumerate(places):
+        tell(number, len(places))
         entry = entry_from_json(read_json(place))
         files = {table: _file(root, table, file, ids, done) for table, file in entry.files.items()}
         if files != dict(entry.files):

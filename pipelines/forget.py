@@ -14,6 +14,7 @@ from curate.identity import user_doc_id
 from curate.purge import purge
 from curate.tombstones import add_tombstones
 from pipelines.catalog import Connection, ask, open_catalog
+from pipelines.progress import Tell, untold
 from pipelines.tables import table
 from pipelines.why import find_document
 from schemas.errors import GristmillError
@@ -34,7 +35,7 @@ GROUP BY run, stage ORDER BY run, first_step, stage
 """
 
 
-def forget(root: Path, names: Sequence[str], listing: Path | None, dry_run: bool) -> dict[str, Json]:
+def forget(root: Path, names: Sequence[str], listing: Path | None, dry_run: bool, tell: Tell = untold) -> dict[str, Json]:
     """Forget documents and report what has held them; with ``dry_run`` only report.
 
     Args:
@@ -42,6 +43,7 @@ def forget(root: Path, names: Sequence[str], listing: Path | None, dry_run: bool
         names: each a doc_id in hex, its beginning, the record's own id, or source:id.
         listing: a file of more names, one a line; lines that begin with # are comments.
         dry_run: change nothing.
+        tell: takes how many of the lake's entries are purged, and how many there are.
 
     Raises:
         GristmillError: no name, or one that names no document or several (a whole doc_id and source:id may name one yet to come).
@@ -64,7 +66,7 @@ def forget(root: Path, names: Sequence[str], listing: Path | None, dry_run: bool
     if not dry_run:
         with lock(root / ".lock", "forget"):
             add_tombstones(root, map(bytes.fromhex, ids))
-            report["purged"] = purge(root, pa.array(list(map(bytes.fromhex, ids)), pa.binary(16)))
+            report["purged"] = purge(root, pa.array(list(map(bytes.fromhex, ids)), pa.binary(16)), tell)
     return report
 
 

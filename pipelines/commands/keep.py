@@ -22,8 +22,11 @@ def forget(
 ) -> None:
     """Take documents out of the lake for good, and list the lots, runs, steps and checkpoints that held them."""
     from pipelines.forget import forget, print_forgotten
+    from pipelines.progress import counted
 
-    show(forget(open_lake(lake), documents, file, dry_run), json, print_forgotten)
+    with counted("purge", "shards") as tell:
+        found = forget(open_lake(lake), documents, file, dry_run, tell)
+    show(found, json, print_forgotten)
 
 
 def snapshot(
