@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError, Group
 from rich.console import Console
 
 from pipelines.commands import ask, keep, run, set_up
+from pipelines.tables import printable
 from schemas.errors import BUG, CTRL_C, DONE, SAVED, USER_ERROR, GristmillError
 
 EXIT_CODES = f"""Exit codes: {DONE} done; {BUG} an error in gristmill itself (with a traceback); {USER_ERROR} something you can put right;
@@ -80,13 +81,15 @@ def run_command(arguments: Sequence[str]) -> int:
     errors = Console(stderr=True, soft_wrap=True)
     signal.signal(signal.SIGTERM, _stop)
     try:
+        if wrong := next((text for text in arguments if not _is_text(text)), None):
+            raise GristmillError(f"{wrong!a} is not UTF-8", where="the command line", fix="rename the file, or write it in UTF-8")
         build_app()(list(arguments), exit_on_error=False, print_error=False, error_console=errors)
         return DONE
     except CycloptsError as error:
         print(f"gristmill: {error}\n  -> gristmill --help, or gristmill COMMAND --help", file=sys.stderr)
         return USER_ERROR
     except GristmillError as error:
-        print(f"gristmill: {error}", file=sys.stderr)
+        print(printable(f"gristmill: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"\ngristmill: interrupted. What is finished is kept; go on with:\n  {_same(arguments)}", file=sys.stderr)
@@ -97,6 +100,11 @@ def run_command(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stdout = None  # type: ignore[assignment]  # the reader has gone (head, less): nothing is left to flush to
         return DONE
+
+
+def _is_text(argument: str) -> bool:
+    """Whether an argument's bytes are UTF-8: Python keeps others as surrogates, which no file, table or terminal takes."""
+    return not any("\ud800" <= character <= "\udfff" for character in argument)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

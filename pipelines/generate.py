@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from schemas.errors import GristmillError
@@ -46,9 +47,17 @@ def generate_text(root: Path, run: str, prompt: str, tokens: int, temperature: f
         seed: seed of the draws.
 
     Raises:
-        GristmillError: the run has no finished stage.
+        GristmillError: the run has no finished stage, or a number is out of its range.
         LakeError: its checkpoint or tokenizer is damaged.
     """
+    for option, value, below in (
+        ("tokens", tokens, math.inf),
+        ("temperature", temperature, math.inf),
+        ("top-k", top_k, math.inf),
+        ("seed", seed, 1 << 63),
+    ):
+        if not 0 <= value < below:
+            raise GristmillError(f"{value} is not a number from 0 to below {below}", where=f"--{option}")
     found = last_checkpoint(root, run)
     if found is None:
         raise GristmillError(f"run {run!r} has no finished stage", where=str(root / "runs"), fix="train one: gristmill run RECIPE")

@@ -8,7 +8,7 @@ and compared by the bytes of the doc_id, which Parquet readers do without making
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,13 +160,13 @@ def _steps(root: Path, snapshot: Snapshot, place: Place) -> Mapping[str, Ints]:
     return found
 
 
-def parts(root: Path, table: str, steps: Mapping[str, Ints] | None) -> list[str]:
+def parts(root: Path, table: str, steps: Mapping[str, Ints | range] | None) -> list[str]:
     """Files of a run table that may hold some steps, ascending, by run; all files of the runs that are not named."""
     return [str(path) for path in _parts(root, table, steps or {})]
 
 
-def _parts(root: Path, table: str, steps: Mapping[str, Ints]) -> Iterator[Path]:
+def _parts(root: Path, table: str, steps: Mapping[str, Ints | range]) -> Iterator[Path]:
     for path in sorted(root.glob(f"runs/*/*/{RUN_TABLES[table]}/[!.]*.parquet")):
         wanted, part = steps.get(path.parents[2].name), _PART.fullmatch(path.name)
-        if wanted is None or part is None or np.searchsorted(wanted, int(part[1])) < np.searchsorted(wanted, int(part[2])):
+        if wanted is None or part is None or bisect_left(wanted, int(part[1])) < bisect_left(wanted, int(part[2])):
             yield path

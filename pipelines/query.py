@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipelines.catalog import Connection, bring_named, open_catalog
-from pipelines.tables import PLAIN_WIDTH, console
+from pipelines.tables import PLAIN_WIDTH, console, printable
 from schemas.errors import GristmillError
 
 Format = Literal["table", "csv", "json"]
@@ -216,7 +216,7 @@ def shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    text = str(plain(value))
+    text = printable(str(plain(value)))
     return text if len(text) <= 200 else text[:199] + "…"
 
 

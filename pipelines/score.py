@@ -32,6 +32,8 @@ def score_documents(root: Path, run: str, output: Path, tell: Callable[[int, int
         GristmillError: the run has no such stage, the file cannot be written, or the lake's rows were made by another tokenizer.
     """
     found = last_checkpoint(root, run)
+    if not output.parent.is_dir():
+        raise GristmillError("there is no such folder", where=str(output.parent), fix="make it, or name another file with -o")
     if found is None:
         raise GristmillError(f"run {run!r} has no finished stage", where=str(root / "runs"), fix="train one: gristmill run RECIPE")
     import torch

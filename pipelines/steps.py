@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -47,7 +46,7 @@ def parse_steps(text: str) -> tuple[int, int]:
     Raises:
         GristmillError: it is neither.
     """
-    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
+    match = re.fullmatch(r"(\d{1,15})(?:\.\.(\d{1,15}))?", text)
     if match is None or int(match[2] or match[1]) < int(match[1]):
         raise GristmillError(f"{text!r} is no range of steps", where="steps", fix="write 120..140 (both included), or one step")
     return int(match[1]), int(match[2] or match[1])
@@ -64,11 +63,13 @@ def seen(root: Path, run: str, first: int, last: int, limit: int) -> dict[str, J
         limit: documents to list, those of the highest loss first; 0 lists all.
 
     Raises:
-        GristmillError: the run has no such steps.
+        GristmillError: the run has no such steps, or a limit below 0.
     """
+    if limit < 0:
+        raise GristmillError(f"{limit} is below 0", where="--limit", fix="0 lists all")
     with open_catalog(root) as db:
         for name in ("ledger", "losses"):
-            files = [path for path in parts(root, name, {run: np.arange(first, last + 1)}) if f"/runs/{run}/" in path]
+            files = [path for path in parts(root, name, {run: range(first, last + 1)}) if f"/runs/{run}/" in path]
             query = run_select(root, name, files, f"step BETWEEN {first} AND {last}")
             db.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
         counts = "count(DISTINCT step) FILTER (status = 'seen') AS seen, count(DISTINCT (attempt, step)) FILTER (status = 'void') AS void"

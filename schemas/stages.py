@@ -113,9 +113,12 @@ class Stage(Strict):
 
     name: str = Field(pattern=NAME)
     """Stage name."""
-    tokens: Annotated[int, Field(ge=1)] | Literal["rest", "chinchilla"]
+    tokens: Annotated[int, Field(ge=1, le=10**15)] | Literal["rest", "chinchilla"]
     """Token positions to train on; rest: as many as the mixture allows within the budgets; chinchilla: 20 for each parameter."""
-    mixture: dict[str, Annotated[float, Field(gt=0)]] | Literal["proportional", "temperature", "unimax", "adaptive"] = "proportional"
+    mixture: (
+        Annotated[dict[str, Annotated[float, Field(gt=0)]], Field(min_length=1)]
+        | Literal["proportional", "temperature", "unimax", "adaptive"]
+    ) = "proportional"
     """Weight by source in tokens; or by a law over sources.
 
     proportional: to what is left of each; temperature: to the size of each to the power of exponent; unimax: the same of each, as far as

@@ -25,6 +25,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase, digits
 from typing import Any
 
 from schemas.errors import InUse, LakeError
@@ -131,8 +132,12 @@ def open_lake(place: Path | str) -> Path:
         LakeError: not a lake's address, no such bucket, or the store does not answer.
     """
     text = str(place)
-    if text.startswith("s3:/"):  # a path has folded the address's two slashes into one
-        return open_address(f"s3://{text.removeprefix('s3:').lstrip('/')}").root
+    # A path has folded the slashes of an address into one, or none.
+    scheme, colon, key = text.partition(":")
+    if colon and not scheme.strip(ascii_lowercase + digits) and (not key or key.startswith("/")):
+        if scheme != "s3":
+            raise LakeError(f"{scheme}:// is no place for a lake", where="--lake", fix="write s3://BUCKET/PREFIX, or the path of a folder")
+        return open_address(f"s3://{key.lstrip('/')}").root
     return Path(place).absolute()
 
 

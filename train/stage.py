@@ -182,6 +182,10 @@ class Stage:
         raise IndexError(f"step {step} is before the stage's first, {self.first_step}")
 
 
+MOST_THREADS = 1024
+"""Threads that a trainer may be told to use: tens of thousands end the process, and others on the machine."""
+
+
 def _check_training(settings: StageSettings) -> None:
     training = settings.training
     for field, value, least in (
@@ -201,6 +205,8 @@ def _check_training(settings: StageSettings) -> None:
     ):
         if value < least:
             raise RecipeError(f"{value} is below {least}", where=f"training.{field}")
+    if training.threads > MOST_THREADS:
+        raise RecipeError(f"{training.threads} is above {MOST_THREADS}", where="training.threads", fix="0 is all cores")
     check_schedule(training.schedule)
     if settings.adaptive is not None and settings.adaptive.every and not (settings.holdout and training.eval_every and training.eval_rows):
         raise RecipeError(

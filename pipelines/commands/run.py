@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -221,4 +222,5 @@ def generate(
     """Let the newest model of a run write."""
     from pipelines.generate import generate_text, only_run
 
-    print(generate_text(open_lake(lake), run or only_run(open_lake(lake)), prompt, tokens, temperature, top_k, seed))
+    text = generate_text(open_lake(lake), run or only_run(open_lake(lake)), prompt, tokens, temperature, top_k, seed)
+    print(tables.printable(text) if sys.stdout.isatty() else text)

@@ -41,6 +41,27 @@ def test_user_errors_are_said_without_a_traceback_and_end_with_2(
     assert words in said and "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    "option", [["--tokens", "-1"], ["--temperature", "-1"], ["--temperature", "nan"], ["--top-k", "-4"], ["--seed", str(1 << 64)]]
+)
+def test_generate_names_the_number_that_has_no_sense(lake: Path, option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["generate", "--run", "any", *option, "--lake", str(lake)]) == 2
+    assert f"gristmill: {option[0]}: " in capsys.readouterr().err
+
+
+def test_arguments_that_are_not_utf8_are_refused(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["sql", "SELECT '\udcff'", "--lake", str(lake)]) == 2
+    assert "is not UTF-8" in capsys.readouterr().err
+
+
+def test_text_of_documents_cannot_speak_to_the_terminal(lake: Path) -> None:
+    query = "SELECT concat(chr(27), ']0;title', chr(7), chr(155), '31mred') AS text"
+    shown = gristmill("sql", query, "--lake", str(lake)).stdout
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown) and "31mred" in shown
+    missing = gristmill("why", "\x1b[31m", "--lake", str(lake))
+    assert missing.returncode == 2 and "\x1b" not in missing.stderr
+
+
 def test_reports_come_as_json(lake: Path) -> None:
     for arguments in (["status"], ["why", doc(0).hex()], ["sql", "FROM funnel()"]):
         assert json.loads(gristmill(*arguments, "--lake", str(lake), "--json").stdout)
@@ -88,3 +109,10 @@ def test_completion_is_written_for_each_shell(shell: str, tmp_path: Path, monkey
     script = tmp_path / "completion"
     assert run_command(["--install-completion", "--shell", shell, "--output", str(script)]) == 0
     assert "what-if" in script.read_text()
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/lake", "file:///lake", "s3://", "s3:", "s3://bucket"])
+def test_what_is_no_lakes_address_makes_no_folder(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["curate", str(ROOT / "recipes/python.yaml"), "--lake", address]) == 2
+    assert not list(tmp_path.iterdir())

@@ -134,3 +134,10 @@ def test_steps_that_were_not_taken_are_refused(lake: Path) -> None:
             parse_steps(text)
     with pytest.raises(GristmillError, match="has no rows of steps"):
         seen(lake, "one", 500, 600, 0)
+    with pytest.raises(GristmillError, match="--limit"):
+        seen(lake, "one", 5, 8, -1)
+
+
+def test_a_range_may_end_far_beyond_the_last_step(lake: Path) -> None:
+    far = seen(lake, "one", *parse_steps("5..999999999999999"), 3)
+    assert far["seen"] == 7 and len(far["documents"]) == 3

@@ -121,7 +121,10 @@ def test_a_key_given_twice_is_refused_where_it_stands(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    ["stages.0.mixture.web=.inf", "seed=99999999999999999999", "model.width=0", "model.layers=0", "model.heads=3", "training.batch_rows=0"],
+    [
+        *("stages.0.mixture.web=.inf", "stages.0.mixture={}", "stages.0.tokens=99999999999999999999", "seed=99999999999999999999"),
+        *("model.width=0", "model.layers=0", "model.heads=3", "training.batch_rows=0"),
+    ],
 )
 def test_numbers_that_no_run_can_use_are_refused_before_it_begins(tmp_path, change):
     with pytest.raises(RecipeError):

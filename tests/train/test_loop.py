@@ -253,6 +253,7 @@ def test_mistakes_are_named(tmp_path):
             trainer(tmp_path, folder)
 
     refused(lambda v: v["training"].update(batch_rows=0), RecipeError, r"training\.batch_rows: 0 is below 1")
+    refused(lambda v: v["training"].update(threads=100_000), RecipeError, r"training\.threads: 100000 is above")
     refused(lambda v: v["training"].update(batchrows=1), RecipeError, "did you mean 'batch_rows'")
     refused(lambda v: v["training"]["schedule"].update(start="continue"), RecipeError, r"schedule\.start: the first stage has nothing")
     refused(lambda v: v["training"].update(early_stop={"on_stop": "cooldown"}), RecipeError, r"early_stop\.cooldown")
