@@ -6,6 +6,7 @@ length and checksum are restated after all files, the manifest's entries last. K
 compares every file that holds a forgotten id with what its entry says, and entries say the old until everything else says the new.
 
 Not covered: exports, copies of the lake, the inputs themselves, and models, which cannot be made to forget: the report names them.
+Other machines' working copies of a lake in an object store drop the old bytes when they are next used.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ def purge(root: Path, ids: pa.Array, tell: Callable[[int, int], None] = lambda d
             contents[entry.content] = new.content
             changed.append((place, new))
     changed += _restate_generations(root, contents, stated)
+    _purge_laid_out(root, ids, done)
+    if (report := root / "report.html").is_file():  # a deployment's, with samples of the text
+        remove(report)
+        done.append(report.name)
     for place in sorted(root.glob("runs/*/*/stage.json")):
         _rewrite_json(root, place, stated, contents)
     for place in sorted(root.glob("snapshots/*.json")):
@@ -126,17 +131,48 @@ def _file(root: Path, table: str, file: Published, ids: pa.Array, done: list[str
         done.append(file.path)
         return file
     purged = _purge_rows(path, ids, root) if path.suffix == ".arrow" else _purge_parquet(path, ids)
-    if purged is None:
-        return file
-    change, write = purged
-    if change:
-        done.append(file.path)
-        publish(root, file.path, write, file.rows)
-    return Published(file.path, *_measured(path), file.rows)
+    return file if purged is None else _written(root, file.path, purged, file.rows, done)
 
 
-Purged = tuple[bool, Callable[[Path], None]] | None
+def _purge_laid_out(root: Path, ids: pa.Array, done: list[str]) -> None:
+    """Purge the rows that stages have laid out, which are copies of the lots' rows; a stage that a rewind set aside loses them."""
+    for folder in sorted(root.glob("runs/*/*/written")):
+        stage, names = folder.parent / "stage.json", folder.parent / "written.json"
+        if not stage.is_file():
+            remove(names)
+            remove(folder)
+            done.append(folder.relative_to(root).as_posix())
+            continue
+        tokenizer = _tokenizer_of(root, read_json(stage)["lots"])
+        stated: dict[str, Published] = {}
+        for path in sorted(folder.glob("[!.]*.arrow")):
+            relative = path.relative_to(root).as_posix()
+            purged = _purge_rows(here(root, relative), ids, root, tokenizer)
+            if purged is not None:
+                stated[relative] = _written(root, relative, purged, 0, done)
+        if stated and names.is_file():
+            _rewrite_json(root, names, stated, {})
+
+
+def _tokenizer_of(root: Path, lots: Json) -> str:
+    """Fingerprint of the tokenizer that made the rows of a stage's lots."""
+    shard = next(shard for lot in lots for shard in lot["shards"])
+    with pa.OSFile(str(here(root, shard["path"]))) as source:
+        return str(pa.ipc.open_file(source).schema.metadata[b"tokenizer"].decode())
+
+
+Change = tuple[bool, Callable[[Path], None]]
+Purged = Change | None
 """Whether a file is to be written, and how; None when it holds none of the documents."""
+
+
+def _written(root: Path, relative: str, change: Change, rows: int, done: list[str]) -> Published:
+    """Write a purged file unless it is there already; what is stated of it afterwards."""
+    changed, write = change
+    if changed:
+        done.append(relative)
+        publish(root, relative, write, rows)
+    return Published(relative, *_measured(root / relative), rows)
 
 
 def _purge_parquet(path: Path, ids: pa.Array) -> Purged:
@@ -161,8 +197,11 @@ def _write_parquet(path: Path, table: pa.Table) -> None:
     pq.write_table(table, path, compression="zstd", row_group_size=1 << 16)
 
 
-def _purge_rows(path: Path, ids: pa.Array, root: Path) -> Purged:
-    """Packed rows: the documents' pieces become padding where they stand, since plans count on every row's place."""
+def _purge_rows(path: Path, ids: pa.Array, root: Path, tokenizer: str | None = None) -> Purged:
+    """Packed rows: the documents' pieces become padding where they stand, since plans count on every row's place.
+
+    Rows that are laid out do not tell their tokenizer: it is given by its fingerprint.
+    """
     with pa.OSFile(str(path)) as source:
         table = pa.ipc.open_file(source).read_all()
     if "doc_ids" not in table.column_names:
@@ -171,7 +210,7 @@ def _purge_rows(path: Path, ids: pa.Array, root: Path) -> Purged:
     held = pc.is_in(owners.flatten(), ids).to_numpy(zero_copy_only=False)
     if not held.any():
         return None
-    pad = _pad(root, table.schema.metadata[b"tokenizer"].decode())
+    pad = _pad(root, tokenizer or table.schema.metadata[b"tokenizer"].decode())
     tokens, ends = column_array(table, "tokens"), column_array(table, "ends")
     length = tokens.type.list_size
     values = tokens.flatten().to_numpy().copy()

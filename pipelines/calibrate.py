@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import shutil
 from pathlib import Path
 
 from curate.stage import prepare_stage
@@ -14,7 +13,7 @@ from schemas.manifest import read_snapshot
 from schemas.recipe import Recipe
 from schemas.segments import read_segments
 from schemas.settings import StageSettings
-from schemas.store import lock
+from schemas.store import lock, remove
 
 _STEP = re.compile(r"^step +([0-9.]+) s", re.MULTILINE)
 
@@ -34,7 +33,7 @@ def measured_rate(root: Path, recipe: Recipe) -> float:
             settings = prepare_stage(root, recipe, read_snapshot(root), run, 0)
         return _positions(root, settings) / _seconds(dry_run(root, settings))
     finally:
-        shutil.rmtree(root / "runs" / run, ignore_errors=True)
+        remove(root / "runs" / run)
 
 
 def _positions(root: Path, settings: StageSettings) -> int:

@@ -87,8 +87,8 @@ def bring_named(db: Connection, query: str) -> None:
     """Have the files of the large tables here that a query over an open catalogue names."""
     root = db.cursor().execute("SELECT lake FROM catalog_info").fetchone()  # a cursor's, since a result not read to its end blocks others
     if root is not None and copy_of(Path(root[0])) is not None:
-        tree = db.cursor().execute("SELECT json_serialize_sql(?)", [query]).fetchone()
-        bring_tables(Path(root[0]), [table for table in LARGE if f'"table_name":"{table}"' in str(tree)])
+        tree = str(db.cursor().execute("SELECT json_serialize_sql(?)", [query]).fetchone()).lower()
+        bring_tables(Path(root[0]), [table for table in LARGE if f'"table_name":"{table}"' in tree])
 
 
 @contextmanager

@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 def _when_free(work: Callable[[], T]) -> T:
     """Do what begins with taking the lake's lock; on Prefect's page wait while another run has it, as a night's run meets a curriculum."""
+    around = surroundings()
     while True:
         try:
             return work()
         except InUse as error:
-            around = surroundings()
             if not around.on_page:
                 raise
             around.say(f"{error.where} is {error.what}: waiting until it is free")

@@ -133,14 +133,14 @@ def _files(snapshot: Snapshot, place: Place | None) -> dict[str, list[str]]:
     labels = [entry.label for entry in snapshot.steps["read"]]
     found: dict[str, list[str]] = {}
     for step, entries in snapshot.steps.items():
-        mine = list(entries)
+        mine = {entry.key for entry in entries}
         if place is not None and [entry.label for entry in entries] == labels:
-            mine = [entries[place.shard]]
+            mine = {entries[place.shard].key}
         elif place is not None and step == "pack":
-            mine = [] if place.packed is None else [place.packed]
+            mine = set() if place.packed is None else {place.packed.key}
         for entry in entries:
             for table, file in entry.files.items():
-                found.setdefault(table, []).extend([file.path] if entry in mine else [])
+                found.setdefault(table, []).extend([file.path] if entry.key in mine else [])
     return found
 
 

@@ -206,7 +206,7 @@ class Holdout(Strict):
     """Held-out documents: drawn by hash of doc_id, with everything similar to them kept out of training."""
 
     share: float = Field(default=0.02, ge=0, le=0.5)
-    """Share of each source's documents that is drawn."""
+    """Share of each source's documents that is drawn, of a source of two or more at least one; 0 draws none."""
     max_documents: int = Field(default=200, ge=1)
     """Most documents drawn per source."""
     threshold: float = Field(default=0.5, gt=0, le=1)

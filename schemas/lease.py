@@ -44,7 +44,11 @@ def lease(copy: WorkingCopy, name: str, purpose: str) -> Iterator[None]:
         LakeError: the store does not answer.
     """
     claim = _Claim(copy, name, f"process {os.getpid()} on {socket.gethostname()} ({purpose})")
-    claim.take()
+    try:
+        claim.take()
+    except BaseException:
+        claim.drop()  # what is left would count as held by whoever tries again here
+        raise
     ended = threading.Event()
     thread = threading.Thread(target=claim.keep, args=(ended,), name=f"lease {name}", daemon=True)
     thread.start()

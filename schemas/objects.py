@@ -79,9 +79,9 @@ def again(place: str, work: Callable[[], T]) -> T:
     raise AssertionError
 
 
-def silent(place: str, error: OSError, kind: type[LakeError] = LakeError) -> LakeError:
+def silent(place: str, error: OSError) -> LakeError:
     """The error that tells a user what a store did not do."""
-    return kind(
+    return LakeError(
         f"the object store fails: {error}",
         where=f"{SCHEME}{place.removeprefix(SCHEME)}",
         fix="look at AWS_ENDPOINT_URL, credentials, bucket and network; run again to go on",
@@ -131,7 +131,7 @@ def _stored(info: Any) -> Stored:
 
 
 def get(key: str, target: Path) -> None:
-    """Write an object's bytes to a file, in requests of many rows each; a part that fails is asked for again.
+    """Write an object's bytes to a file, in requests of ``PART`` bytes each; a part that fails is asked for again.
 
     Raises:
         FileNotFoundError: there is no such object.

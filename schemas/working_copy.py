@@ -220,7 +220,8 @@ class WorkingCopy:
         try:
             for last in (False, True):
                 objects.get(stored.key, partial)
-                if partial.stat().st_size == stored.bytes and (not checksum or _checksum(partial) == checksum):
+                got = _status(partial)  # gone where a curation that began meanwhile took it for a killed process's
+                if got is not None and got.st_size == stored.bytes and (not checksum or _checksum(partial) == checksum):
                     break
                 if last:
                     raise LakeError(

@@ -35,7 +35,7 @@ def written_readers(root: Path, folder: str, segments: Sequence[Segment]) -> dic
         return {}
     found: dict[str, Lot] = build(dict[str, Lot], read_json(path), str(path))
     hashes = {segments_hash([segment]): index for index, segment in enumerate(segments)}
-    return {hashes[name]: RowReader(root, [lot]) for name, lot in found.items() if name in hashes}
+    return {hashes[name]: RowReader(root, [lot], checksums=True) for name, lot in found.items() if name in hashes}
 
 
 def laid_out(stage: Stage) -> int:

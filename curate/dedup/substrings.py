@@ -22,7 +22,7 @@ _FIRST = np.uint64(0x9E6C63D0876A9A63)
 _SECOND = np.uint64(0xD1342543DE82EF95)
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
-_S33, _S8 = np.uint64(33), np.uint64(8)
+_S33 = np.uint64(33)
 
 _SPACE, _ALONE, _WORD = 0, 1, 2
 

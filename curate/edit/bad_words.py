@@ -23,7 +23,8 @@ from schemas.errors import InputError
 BAD_WORDS_VERSION = CONTAMINATION_VERSION
 """Raised whenever the outcome for any text changes."""
 REASON = "c4_bad_words"
-MOST_WORDS = 100
+MOST_CHARS = 100
+"""Of an entry, which therefore has no more words either."""
 
 
 def read_words(patterns: Sequence[str], where: str) -> list[str]:
@@ -39,8 +40,8 @@ def read_words(patterns: Sequence[str], where: str) -> list[str]:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot be read: {error}", where=place, fix="give a UTF-8 file with one word or phrase a line") from error
         entries = {line.strip() for line in lines if line.strip() and not line.startswith("#")}
-        if long := next((entry for entry in sorted(entries) if len(entry) > MOST_WORDS), None):
-            raise InputError(f"{long[:40]!r}... is longer than {MOST_WORDS} characters", where=place, fix="correct or remove the line")
+        if long := next((entry for entry in sorted(entries) if len(entry) > MOST_CHARS), None):
+            raise InputError(f"{long[:40]!r}... is longer than {MOST_CHARS} characters", where=place, fix="correct or remove the line")
         found |= entries
     return sorted(found)
 
@@ -48,7 +49,7 @@ def read_words(patterns: Sequence[str], where: str) -> list[str]:
 @lru_cache(maxsize=8)
 def _index(words: tuple[str, ...]) -> tuple[ItemIndex, list[str]]:
     marks = [word for word in words if not any(char.isalnum() for char in word)]
-    return ItemIndex([word for word in words if word not in marks], MOST_WORDS), marks
+    return ItemIndex([word for word in words if word not in marks], MOST_CHARS), marks
 
 
 def without_bad_words(before: pa.LargeStringArray, done: Edited, words: Sequence[str]) -> Edited:

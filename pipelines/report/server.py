@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipelines.catalog import Connection, build_catalog, is_current, open_catalog
+from pipelines.catalog import Connection, is_current, open_catalog
 from pipelines.query import QueryError, execute, shown
 from pipelines.report.bundle import vega_bundle
 from pipelines.report.page import asset, render, report_context
@@ -115,7 +115,8 @@ class Ui:
         def answer(request: Request) -> Response:
             with self._refreshing:  # one thread builds the catalogue, the others then find it current
                 if self._root.is_dir() and not is_current(self._root):
-                    build_catalog(self._root)
+                    with open_catalog(self._root):
+                        pass
             return page(request)
 
         return answer

@@ -19,12 +19,13 @@ from pipelines.cli import run_command
 from pipelines.forget import forget
 from pipelines.parameters import RunParameters
 from pipelines.progress import reporter
-from pipelines.run import curate_lake
+from pipelines.run import curate_lake, lay_out, plan_stage
 from pipelines.tables import console
 from pipelines.why import UnknownDocument, life
 from schemas.errors import GristmillError
 from schemas.manifest import entry_from_json, read_snapshot
-from schemas.store import verify
+from schemas.settings import read_stage
+from schemas.store import Published, verify
 from tests.pipelines.fixture_lake import doc
 from tests.pipelines.tiny import write_project
 
@@ -122,6 +123,31 @@ def test_what_is_read_again_is_not_brought_back(project: Path) -> None:
     assert [each["in_lake"] for each in report["documents"]].count(False) == 1
     with open_catalog(root) as db:
         assert ask(db, "SELECT count(*) AS n FROM forgotten") == [{"n": 3}]
+
+
+def test_rows_that_are_laid_out_and_a_report_in_the_lake_are_purged(project: Path) -> None:
+    asked = RunParameters(recipe=project / "recipe.yaml", lake=project / "lake", workers=1)
+    root, settings = asked.root, plan_stage(asked, asked.load(), 0)
+    count = lay_out(root, settings)
+    (root / "report.html").write_text("samples of the text")
+    places = sorted((root / settings.folder / "written").glob("*.arrow"))
+    sizes = [path.stat().st_size for path in places]
+    rows = [row for path in places for row in pa.ipc.open_file(pa.OSFile(str(path))).read_all().to_pylist()]
+    gone = rows[0]["doc_ids"][0]
+    report = forget(root, [gone.hex()], None, False)
+    assert "report.html" in report["purged"] and not (root / "report.html").exists()
+    assert any(path.startswith(f"{settings.folder}/written/") for path in report["purged"])
+    assert [path.stat().st_size for path in places] == sizes
+    after = [row for path in places for row in pa.ipc.open_file(pa.OSFile(str(path))).read_all().to_pylist()]
+    for old, new in zip(rows, after, strict=True):
+        for start, end, owner in zip([0, *old["ends"][:-1]], old["ends"], old["doc_ids"], strict=True):
+            piece = new["tokens"][start:end]
+            assert set(piece) == {258} if owner == gone else piece == old["tokens"][start:end], "258 is padding of byte tokens"
+    for lot in json.loads((root / settings.folder / "written.json").read_text()).values():
+        for shard in lot["shards"]:
+            verify(root, Published(shard["path"], shard["bytes"], shard["checksum"], shard["rows"]))
+    assert lay_out(root, read_stage(root / settings.folder / "stage.json")) == count
+    assert forget(root, [gone.hex()], None, False)["purged"] == []
 
 
 @pytest.mark.parametrize(("name", "after"), [("publish", 2), ("write_snapshot", 0), ("publish_json", 1), ("publish_json", 3)])
