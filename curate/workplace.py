@@ -64,14 +64,11 @@ class Workplace:
     @contextlib.contextmanager
     def with_files(self, files: Sequence[Published]) -> Iterator[Path]:
         """The lake's folder on the machine at hand, with these files in it until the block ends."""
-        if self.address is None or not self._elsewhere():
-            with using(self.root, files):
-                yield self.root
-            return
-        copy = open_address(self.address)
-        with using(copy.root, files):
-            yield copy.root
-        copy.shrink()
+        root = open_address(self.address).root if self.address is not None and self._elsewhere() else self.root
+        with using(root, files):
+            yield root
+        if copy := copy_of(root):  # in worker processes too: each counts what it has fetched itself
+            copy.shrink()
 
     def _elsewhere(self) -> bool:
         """Whether this is another machine than the coordinator's, or a process with another cache."""

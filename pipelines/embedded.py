@@ -14,6 +14,7 @@ from pipelines.parameters import RunParameters
 from pipelines.progress import reporter
 from pipelines.tables import speaker
 from schemas.errors import GristmillError
+from schemas.working_copy import cache_folder
 
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -43,11 +44,6 @@ def settle() -> None:
         values |= EMBEDDED | {"PREFECT_HOME": str(home)}
     for name, value in values.items():
         os.environ.setdefault(name, value)
-
-
-def cache_folder() -> Path:
-    """Where gristmill keeps what is not part of any lake."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gristmill"
 
 
 def run_under_prefect(parameters: RunParameters, console: Console) -> None:

@@ -94,7 +94,7 @@ def _identity(key: str) -> bytes:
 
 
 def cache_folder() -> Path:
-    """Where working copies lie."""
+    """Where working copies lie, and whatever else is not part of any lake."""
     own = os.environ.get("GRISTMILL_CACHE")
     return Path(own).absolute() if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gristmill"
 

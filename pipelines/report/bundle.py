@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 
 from schemas.errors import GristmillError
+from schemas.working_copy import cache_folder
 
 VEGA_LITE = "6.4"
 """What Altair 6.3 writes."""
@@ -27,7 +27,7 @@ def vega_bundle() -> str:
         import vl_convert
     except ImportError as error:
         raise GristmillError("the report needs a package", where="vl-convert-python", fix="pip install 'gristmill[report]'") from error
-    kept = _cache_folder() / f"vega-lite-{VEGA_LITE}-vl-convert-{version('vl-convert-python')}.js"
+    kept = cache_folder() / f"vega-lite-{VEGA_LITE}-vl-convert-{version('vl-convert-python')}.js"
     if kept.is_file():
         return kept.read_text(encoding="utf-8")
     text: str = vl_convert.javascript_bundle(None, vl_version=VEGA_LITE)  # type: ignore[arg-type]  # None is its own default
@@ -41,7 +41,3 @@ def vega_bundle() -> str:
     except OSError:  # a home that cannot be written: the next report takes the seconds again
         return text
     return text
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gristmill"
