@@ -168,6 +168,14 @@ class RankTokenizer(Tokenizer):
             self._inner = tiktoken.Encoding(fingerprint, pat_str=value["pattern"], mergeable_ranks=ranks, special_tokens=special)
         except ValueError as error:
             raise InputError(f"not a pattern: {error}", where="tokenizer.pattern", fix="correct it") from error
+        try:
+            self._inner.encode_ordinary(PROBE)
+        except BaseException as error:  # a panic of the library, which is no Exception
+            if type(error).__name__ != "PanicException":
+                raise
+            raise InputError(
+                "the pattern finds pieces without text", where="tokenizer.pattern", fix="let it match 1 character or more"
+            ) from error
         self.fingerprint, self._special = fingerprint, np.array(sorted(special.values()))
         self.vocabulary = max(*ranks.values(), *special.values()) + 1
         self.bos, self.eos, self.pad = _specials(special, {}, path)
@@ -205,6 +213,10 @@ PROBE = "A probe: naïve e\u0301 日本語 🙂  two spaces,\ttab\r\n\n \x00\ufe
 """Text with what tokenizers lose: accents, widths, ligatures, controls, spaces at the ends."""
 
 
+MOST_ID = (1 << 24) - 1
+"""The greatest id: a model has a row of its embedding for each up to the last."""
+
+
 def file_content(kind: str, path: Path, pattern: str = "", special: Mapping[str, int] | None = None, *, fills: bool = False) -> bytes:
     """What the lake keeps of a tokenizer file: a tokenizer.json as it is; a folder's with its special tokens; ranks with their pattern.
 
@@ -229,11 +241,14 @@ def file_content(kind: str, path: Path, pattern: str = "", special: Mapping[str,
     config = path / "tokenizer_config.json"
     try:
         told = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+        file = (path / "tokenizer.json").read_text(encoding="utf-8")
     except ValueError as error:
-        raise InputError(f"not JSON: {error}", where=str(config), fix="correct the file") from error
+        raise InputError(f"not JSON: {error}", where=str(path), fix="correct its files") from error
+    if not isinstance(told, dict):
+        raise InputError("it is no JSON object", where=str(config), fix="correct the file")
     names = {kind: told.get(f"{kind}_token") for kind in ("bos", "eos", "pad")}
     named = {kind: name["content"] if isinstance(name, dict) else name for kind, name in names.items() if name}
-    return _publishable("folder", special=named, file=(path / "tokenizer.json").read_text(encoding="utf-8"))
+    return _publishable("folder", special=named, file=file)
 
 
 def _rank_file(path: Path, pattern: str, special: Mapping[str, int], fills: bool) -> bytes:
@@ -250,11 +265,17 @@ def _rank_file(path: Path, pattern: str, special: Mapping[str, int], fills: bool
         raise InputError(what, where=str(path), fix="give tiktoken's own file") from error
     if any(bytes([byte]) not in ranks for byte in range(256)) or len(set(ranks.values())) < len(ranks):
         raise InputError("a single byte has no rank, or two tokens have the same", where=str(path), fix="give tiktoken's own file")
+    if not 0 <= min(ranks.values()) <= max(ranks.values()) <= MOST_ID:
+        raise InputError(f"ranks are from 0 to {MOST_ID}", where=str(path), fix="give tiktoken's own file")
     names = (BOS, EOS, PAD, *(middle.TOKENS if fills else ()))
     after = max(ranks.values()) + 1
     ids = dict(special) or {name: after + place for place, name in enumerate(names)}
     if taken := sorted(name for name, token in ids.items() if token in set(ranks.values())):
         raise InputError(f"the id of {taken[0]!r} is a rank too", where="tokenizer.special", fix=f"ids from {after} on are free")
+    if max(ids.values()) > MOST_ID or len(set(ids.values())) < len(ids):
+        raise InputError(
+            f"an id is above {MOST_ID}, or two tokens have the same", where="tokenizer.special", fix=f"ids from {after} on are free"
+        )
     pairs = [[base64.b64encode(token).decode(), rank] for token, rank in sorted(ranks.items(), key=lambda pair: pair[1])]
     return _publishable("tiktoken", pattern=pattern, special=ids, ranks=pairs)
 

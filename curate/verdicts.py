@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from curate.curation import Curation, source_of
+from curate.curation import Curation, file_of, source_of
 from curate.edit.failures import edit_steps
 from curate.read import check_records
 from curate.sql import connect, literal, present, scan
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import GristmillError, InputError
 from schemas.manifest import Entry
-from schemas.store import bring, read_json
+from schemas.store import bring, here, read_json
 from schemas.tables import CLUSTERS, CONSERVATION, EDITS, HOLDOUT, QUARANTINE, REPEATS, VERDICTS
 
 Json = Any
@@ -89,10 +91,19 @@ def check_sources(c: Curation) -> None:
         bad = sum(entry.counts["quarantined"] for entry in entries)
         if bad > source.max_bad_share * records:
             raise InputError(
-                f"{bad} of {records} records were quarantined, more than max_bad_share = {source.max_bad_share:g}",
+                f"{bad} of {records} records were quarantined ({_reasons(c, entries)}), more than max_bad_share = {source.max_bad_share:g}",
                 where=f"source {name!r}",
                 fix=f"look at {c.root}/quarantine/{name}; mend the input or raise sources.{name}.max_bad_share",
             )
+
+
+def _reasons(c: Curation, entries: Sequence[Entry]) -> str:
+    """Why records of these shards were quarantined, the most frequent reasons first."""
+    counts: Counter[str] = Counter()
+    for path in filter(None, (file_of(entry, "quarantine") for entry in entries)):
+        reasons = pq.read_table(here(c.root, path), columns=["reason"], partitioning=None).column("reason")
+        counts.update({pair["values"]: pair["counts"] for pair in reasons.value_counts().to_pylist()})
+    return ", ".join(f"{reason}: {n}" for reason, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:3])
 
 
 def _check_sample(c: Curation, name: str, entries: Sequence[Entry]) -> None:

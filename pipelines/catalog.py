@@ -143,11 +143,14 @@ def build_catalog(root: Path) -> None:
     snapshot = read_snapshot(root) if has_snapshot else Snapshot("", {})
 
     def write(path: Path) -> None:
-        with duckdb.connect(":memory:") as db:
-            db.execute(f"ATTACH {literal(str(path))} AS catalog (STORAGE_VERSION '{STORAGE_VERSION}')")
-            db.execute("USE catalog")
-            fill(db, root, snapshot, state)
-            db.execute("USE memory; DETACH catalog")
+        try:
+            with duckdb.connect(":memory:") as db:
+                db.execute(f"ATTACH {literal(str(path))} AS catalog (STORAGE_VERSION '{STORAGE_VERSION}')")
+                db.execute("USE catalog")
+                fill(db, root, snapshot, state)
+                db.execute("USE memory; DETACH catalog")
+        finally:
+            path.with_name(f"{path.name}.wal").unlink(missing_ok=True)  # stays where the disk was too full for the whole
 
     try:
         publish(root, CATALOG, write)

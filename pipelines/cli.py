@@ -34,7 +34,13 @@ PARENTS = {"classify": "Train a quality classifier."}
 
 
 class Stopped(BaseException):
-    """SIGTERM arrived."""
+    """SIGTERM arrived.
+
+    Attributes:
+        asked: whether it did. A library that is being imported may swallow the exception, and fail in its stead.
+    """
+
+    asked = False
 
 
 def build_app() -> App:
@@ -80,6 +86,7 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code; see ``EXIT_CODES``."""
     errors = Console(stderr=True, soft_wrap=True)
     signal.signal(signal.SIGTERM, _stop)
+    Stopped.asked = False
     try:
         if wrong := next((text for text in arguments if not _is_text(text)), None):
             raise GristmillError(f"{wrong!a} is not UTF-8", where="the command line", fix="rename the file, or write it in UTF-8")
@@ -94,12 +101,14 @@ def run_command(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(f"\ngristmill: interrupted. What is finished is kept; go on with:\n  {_same(arguments)}", file=sys.stderr)
         return CTRL_C
-    except Stopped:
-        print(f"gristmill: stopped. What is finished is kept; go on with:\n  {_same(arguments)}", file=sys.stderr)
-        return SAVED
     except BrokenPipeError:
         sys.stdout = None  # type: ignore[assignment]  # the reader has gone (head, less): nothing is left to flush to
         return DONE
+    except (Stopped, Exception):
+        if not Stopped.asked:
+            raise
+        print(f"gristmill: stopped. What is finished is kept; go on with:\n  {_same(arguments)}", file=sys.stderr)
+        return SAVED
 
 
 def _is_text(argument: str) -> bool:
@@ -108,6 +117,7 @@ def _is_text(argument: str) -> bool:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    Stopped.asked = True
     raise Stopped
 
 

@@ -5,6 +5,7 @@ Flows and the command line call these same functions. Whoever runs them again go
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -27,8 +28,11 @@ from schemas.manifest import Snapshot, read_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
 from schemas.store import lock, publish_json, remove_temporary
-from schemas.working_copy import copy_of
+from schemas.working_copy import TEMPORARY, copy_of
 from train.skips import asked_back
+
+LEFTOVER_SECONDS = 3600
+"""A temporary file in the lake's own folder that is older is no living process's."""
 
 Say = Callable[[str], None]
 Kind = TypeVar("Kind", bound=Curation)
@@ -80,10 +84,15 @@ def check_plan(parameters: RunParameters, recipe: Recipe, snapshot: Snapshot) ->
 
 
 def sweep(root: Path) -> None:
-    """Remove what killed writers left; under the lake's lock. Trainers write to ``runs/`` without it and sweep for themselves."""
+    """Remove what killed writers left; under the lake's lock. Trainers write to ``runs/`` without it and sweep for themselves.
+
+    Beside the folders lies what builders of the catalogue leave, who need no lock either: a young file may be a living one's.
+    """
     for folder in root.iterdir():
         if folder.is_dir() and folder.name != "runs":
             remove_temporary(folder)
+        elif folder.name.startswith(TEMPORARY) and folder.stat().st_mtime < time.time() - LEFTOVER_SECONDS:
+            folder.unlink()
 
 
 def curation(parameters: RunParameters, recipe: Recipe, executor: Executor, progress: Progress, kind: type[Kind]) -> Kind:

@@ -62,7 +62,7 @@ def numbers_of(config: dict[str, Json], where: str) -> dict[str, Json]:
     Raises:
         RecipeError: another architecture, or a feature that the decoder has not; names the field and its value.
     """
-    kind = config.get("model_type")
+    kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in ("llama", "gpt2"):
         raise RecipeError(f"model_type is {kind!r}", where=where, fix="start from a llama or gpt2 model")
     try:

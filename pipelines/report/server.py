@@ -226,10 +226,8 @@ def serve(root: Path, port: int, say: Callable[[str], None]) -> None:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((HOST, port))
-        except OSError as error:
-            raise GristmillError(
-                f"cannot listen: {error.strerror}", where=f"--port {port}", fix="choose another; 0 takes a free one"
-            ) from error
+        except (OSError, OverflowError) as error:
+            raise GristmillError(f"cannot listen: {error}", where=f"--port {port}", fix="choose another; 0 takes a free one") from error
         say(f"http://{HOST}:{listening.getsockname()[1]}/  (Ctrl-C stops)")
         config = uvicorn.Config(Ui(root).app(), log_level="warning", lifespan="off", server_header=False)
         uvicorn.Server(config).run(sockets=[listening])

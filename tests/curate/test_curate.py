@@ -195,7 +195,7 @@ def test_a_sample_smaller_than_the_held_out_share_still_trains(recipe_path, tmp_
 
 def test_too_many_bad_records_are_refused_with_the_counts(recipe_path, tmp_path):
     strict = load_recipe(recipe_path, ["sources.web.max_bad_share=0.001"])
-    with pytest.raises(InputError, match=r"source 'web': 4 of 284 records"):
+    with pytest.raises(InputError, match=r"source 'web': 4 of 284 records were quarantined \(\w+: \d"):
         curate(Curation(tmp_path, strict, LocalExecutor(1), Silent()))
 
 

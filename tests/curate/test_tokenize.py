@@ -152,6 +152,22 @@ def test_what_loses_text_is_refused(kinds, tmp_path):
     write_ranks(tmp_path / "ranks")
     with pytest.raises(InputError, match="not a pattern"):
         loaded(tmp_path / "pattern.json", file_content("tiktoken", tmp_path / "ranks", "(["))
+    with pytest.raises(InputError, match="pieces without text"):
+        loaded(tmp_path / "pattern.json", file_content("tiktoken", tmp_path / "ranks", "x*"))
+    for ids in ({"<|endoftext|>": 4_000_000_000}, {"<|endoftext|>": 9999, "<|pad|>": 9999}):
+        with pytest.raises(InputError, match=r"tokenizer\.special"):
+            file_content("tiktoken", tmp_path / "ranks", "gpt2", ids)
+    ranks = (tmp_path / "ranks").read_text().splitlines()
+    for rank in (-4, 99_999_999_999):
+        (tmp_path / "beyond").write_text("\n".join([*ranks, f"enp6eg== {rank}"]))
+        with pytest.raises(InputError, match="ranks are from 0"):
+            file_content("tiktoken", tmp_path / "beyond", "gpt2")
+    (tmp_path / "folder").mkdir()
+    for content, config in ((b"\xff", b"{}"), (b"{}", b"\xff"), (b"{}", b"[]")):
+        (tmp_path / "folder/tokenizer.json").write_bytes(content)
+        (tmp_path / "folder/tokenizer_config.json").write_bytes(config)
+        with pytest.raises(InputError, match="JSON"):
+            file_content("file", tmp_path / "folder")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"no tokenizer\.json"):
         file_content("file", tmp_path / "empty")

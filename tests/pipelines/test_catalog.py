@@ -5,12 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from pipelines.catalog import CATALOG, open_catalog
+from pipelines import catalog
+from pipelines.catalog import CATALOG, Connection, open_catalog
+from pipelines.run import sweep
 from schemas.errors import LakeError
 from schemas.tables import TABLES
 from tests.pipelines.fixture_lake import doc, put_stage
@@ -117,6 +120,27 @@ def test_macros_answer_the_usual_questions(lake: Path) -> None:
         assert db.execute("SELECT step, loss FROM loss_by_source('first')").fetchall() == [(0, 4.0), (1, 3.0), (2, 2.0)]
         assert db.execute("SELECT doc_id, status FROM documents_at(1)").fetchall() == [(doc(3).hex(), "seen"), (doc(3).hex(), "void")]
         assert db.execute("SELECT duplicates, kept, tokens FROM summary_sources").fetchone() == (1, 2, 14)
+
+
+def test_what_a_full_disk_left_of_a_catalogue_goes(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(db: Connection, *_: object) -> None:
+        path = next(lake.glob(".tmp-*.duckdb"))
+        path.with_name(f"{path.name}.wal").touch()
+        raise duckdb.IOException("No space left on device")
+
+    monkeypatch.setattr(catalog, "fill", fill)
+    with pytest.raises(LakeError, match="cannot be built"):
+        catalog.build_catalog(lake)
+    assert not list(lake.glob(".tmp-*"))
+
+
+def test_sweeping_spares_the_files_of_living_builders(lake: Path) -> None:
+    for name, age in (("old", 7200), ("young", 0)):
+        (lake / f".tmp-{name}").touch()
+        os.utime(lake / f".tmp-{name}", (time.time() - age,) * 2)
+    sweep(lake)
+    assert [path.name for path in lake.glob(".tmp-*")] == [".tmp-young"]
+    (lake / ".tmp-young").unlink()
 
 
 def test_two_readers_at_once_and_no_leftover(lake: Path) -> None:

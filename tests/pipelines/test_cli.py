@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from pipelines import cli
 from pipelines.cli import run_command
 from schemas.recipe_file import json_schema, load_recipe
 from tests.pipelines.fixture_lake import doc
@@ -116,3 +121,18 @@ def test_what_is_no_lakes_address_makes_no_folder(address: str, tmp_path: Path, 
     monkeypatch.chdir(tmp_path)
     assert run_command(["curate", str(ROOT / "recipes/python.yaml"), "--lake", address]) == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_a_stop_that_a_library_swallows_is_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def app(*_: object, **__: object) -> None:
+        with suppress(BaseException):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        raise ImportError("half a module")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli, "build_app", lambda: app)
+    try:
+        assert run_command([]) == 75
+    finally:
+        signal.signal(signal.SIGTERM, before)

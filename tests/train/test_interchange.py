@@ -112,6 +112,7 @@ def test_a_stage_starts_from_a_folder_and_refuses_another_model(tmp_path):
         ),
         ({"model_type": "gpt2", "activation_function": "relu"}, "activation_function is 'relu'"),
         ({"model_type": "gpt2"}, "lacks 'n_layer'"),
+        ([], "model_type is None"),
     ],
 )
 def test_what_the_decoder_is_not_is_refused_by_field(config, message):
