@@ -21,7 +21,7 @@ from rich.text import Text
 from pipelines.progress import Tell, untold
 from pipelines.tables import table
 from pipelines.trainer import live_trainer, lock_holder
-from schemas.errors import LakeError
+from schemas.errors import InUse, LakeError
 from schemas.manifest import read_snapshot
 from schemas.settings import read_outcome
 from schemas.store import TEMPORARY, lock, verify
@@ -138,7 +138,7 @@ def _runs(root: Path) -> Iterator[tuple[str, str, str]]:
             with lock(path, "doctor"):
                 continue
         except LakeError as error:
-            yield f"run {path.parent.name}", GOOD, error.what
+            yield f"run {path.parent.name}", GOOD if isinstance(error, InUse) else NOTE, error.what
 
 
 def _steps(root: Path) -> Iterator[tuple[str, str, str]]:

@@ -67,7 +67,8 @@ def join(parts: Sequence[Any]) -> Any:
                 whole[tuple(slice(at, at + size) for at, size in zip(part["offset"], local.shape, strict=True))] = local
         return whole
     if isinstance(first, dict):
-        return {key: join([part[key] for part in parts if key in part]) for part in parts for key in part}
+        keys = dict.fromkeys(key for part in parts for key in part)  # each once, or a value would be joined for every rank and level anew
+        return {key: join([part[key] for part in parts if key in part]) for key in keys}
     if isinstance(first, list | tuple):
         return type(first)(join(inner) for inner in zip(*parts, strict=True))
     return first
