@@ -48,6 +48,10 @@ class LakeError(GristmillError):
     """A lake that is locked, full, damaged, or of another version."""
 
 
+class StoreError(LakeError):
+    """An object store does not answer, or refuses: nothing is known of what it holds."""
+
+
 class InUse(LakeError):
     """Another live process holds a lock."""
 

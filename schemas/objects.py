@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from schemas.errors import LakeError
+from schemas.errors import LakeError, StoreError
 
 SCHEME = "s3://"
 WAITS = (0.5, 1.0, 2.0)
@@ -79,9 +79,9 @@ def again(place: str, work: Callable[[], T]) -> T:
     raise AssertionError
 
 
-def silent(place: str, error: OSError) -> LakeError:
+def silent(place: str, error: OSError) -> StoreError:
     """The error that tells a user what a store did not do."""
-    return LakeError(
+    return StoreError(
         f"the object store fails: {error}",
         where=f"{SCHEME}{place.removeprefix(SCHEME)}",
         fix="look at AWS_ENDPOINT_URL, credentials, bucket and network; run again to go on",

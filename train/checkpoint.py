@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from schemas.errors import LakeError
+from schemas.errors import LakeError, StoreError
 from schemas.store import TEMPORARY, checksum, folder_here, remove_remote, send_folder, sync_folder
 
 _NAME = re.compile(r"a(\d+)-s(\d+)")
@@ -164,12 +164,14 @@ def newest(root: Path, folder: str) -> tuple[Checkpoint | None, list[LakeError]]
     """Open a stage's newest whole checkpoint, and say what was wrong with newer ones; None where there never was one.
 
     Raises:
-        LakeError: there are checkpoints, and none can be used.
+        LakeError: there are checkpoints, and none can be used; or the lake's object store does not give one.
     """
     faults: list[LakeError] = []
     for path in saved(root, folder):
         try:
             return load(root, path), faults
+        except StoreError:
+            raise  # it may be whole: an older one is no answer to a network that is down
         except LakeError as error:
             faults.append(error)
     if faults:
