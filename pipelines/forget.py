@@ -87,7 +87,7 @@ def _identity(db: Connection, root: Path, snapshot: Snapshot, name: str) -> str:
     source, colon, own = name.partition(":")
     if colon:
         return user_doc_id(source, own).hex()
-    return find_document(db, root, snapshot, name)
+    return find_document(db, root, snapshot, name, "forget")
 
 
 def _checkpoints(root: Path, runs: Sequence[dict[str, Json]]) -> list[str]:

@@ -27,6 +27,7 @@ from curate.lots import LotTable, read_lots
 from curate.stage import plan_rows, run_folder, segments_path, stage_folder
 from pipelines.branch import Rows, branch
 from pipelines.catalog import ask, open_catalog
+from pipelines.why import find_document
 from schemas.errors import GristmillError
 from schemas.manifest import read_snapshot
 from schemas.recipe import Recipe
@@ -60,10 +61,10 @@ def rewind(root: Path, run: str, to: int, steps: Sequence[tuple[int, int]] = (),
         run: run name.
         to: step that the run goes on from.
         steps: ranges (first, last) of steps whose rows are never to be used again.
-        documents: doc_ids in hex, or their beginnings, whose rows are never to be used again.
+        documents: documents whose rows are never to be used again: their own ids, or their doc_ids in hex or beginnings of these.
 
     Raises:
-        GristmillError: no such run, step, checkpoint or document; or the run is being trained.
+        GristmillError: no such run, step or checkpoint; a name of no document or of several; or the run is being trained.
     """
     record = root / run_folder(run) / "recipe.json"
     if not record.is_file():
@@ -148,9 +149,10 @@ def _rows_to_exclude(root: Path, run: str, steps: Sequence[tuple[int, int]], doc
             for row in rows:
                 found.setdefault(row["lot"], set()).add(row["row"])
         for name in documents:
-            rows = ask(db, 'SELECT DISTINCT lot, "row" FROM rows WHERE starts_with(doc_id, lower(?))', name)
+            doc = find_document(db, root, read_snapshot(root), name, "--exclude")
+            rows = ask(db, 'SELECT DISTINCT lot, "row" FROM rows WHERE doc_id = ?', doc)
             if not rows:
-                raise GristmillError(f"no packed row holds a document {name!r}", where="--exclude", fix="give the beginning of its doc_id")
+                raise GristmillError(f"no packed row holds document {doc}", where="--exclude", fix=f"`gristmill why {doc}` tells why")
             for row in rows:
                 found.setdefault(row["lot"], set()).add(row["row"])
     return {lot: sorted(rows) for lot, rows in sorted(found.items())}
@@ -204,18 +206,16 @@ def _publish_stage(
 
 
 def parse_exclusions(values: Iterable[str]) -> tuple[list[tuple[int, int]], list[str]]:
-    """Ranges of steps (``120..140``) and doc_ids (or their beginnings) among what is to be excluded."""
+    """Ranges of steps (``120..140``) and names of documents among what is to be excluded."""
     steps, documents = [], []
     for value in values:
-        match = re.fullmatch(r"(\d+)\.\.(\d+)", value)
-        if match:
+        if match := re.fullmatch(r"(\d+)\.\.(\d+)", value):
             steps.append((int(match[1]), int(match[2])))
-        elif re.fullmatch(r"[0-9a-fA-F]{4,32}", value):
-            documents.append(value)
+        elif re.fullmatch(r"\d{1,7}(\s*[-:.,]+\s*\d{1,7})?", value):  # steps written otherwise are not taken for a document's own id
+            hint = "write 120..140, and 120..120 for one step; a document is also named by its doc_id"
+            raise GristmillError(f"{value!r} is no range of steps", where="--exclude", fix=hint)
         else:
-            raise GristmillError(
-                f"{value!r} is neither a range of steps nor a doc_id", where="--exclude", fix="write 120..140, or the beginning of a doc_id"
-            )
+            documents.append(value)
     return steps, documents
 
 

@@ -92,8 +92,15 @@ FROM losses WHERE doc_id = ? AND tokens > 0 GROUP BY ALL ORDER BY run, step, att
 """
 
 
-def find_document(db: Connection, root: Path, snapshot: Snapshot, name: str) -> str:
+def find_document(db: Connection, root: Path, snapshot: Snapshot, name: str, where: str = "why") -> str:
     """doc_id in hex of the only document with that name: the user's own id, or a doc_id or its beginning.
+
+    Args:
+        db: the catalogue.
+        root: the lake.
+        snapshot: the snapshot whose documents are meant.
+        name: what a user calls it.
+        where: command or option that asks, for the error.
 
     Raises:
         UnknownDocument: none has it, or several have.
@@ -104,10 +111,10 @@ def find_document(db: Connection, root: Path, snapshot: Snapshot, name: str) -> 
     if not found:
         listing = 'gristmill sql "SELECT doc_id, id, path FROM documents"'
         hint = f"give the beginning of a doc_id in hex or the record's own id; `{listing}` lists them"
-        raise UnknownDocument(f"no document {name!r}", where="why", fix=hint)
+        raise UnknownDocument(f"no document {name!r}", where=where, fix=hint)
     if len(found) > 1:
         names = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
-        raise UnknownDocument(f"{name!r} is the name of several documents: {names}", where="why", fix="give more of its doc_id")
+        raise UnknownDocument(f"{name!r} is the name of several documents: {names}", where=where, fix="give more of its doc_id")
     return found[0]
 
 

@@ -147,7 +147,7 @@ def rewind(
             name=["--exclude"],
             negative=(),
             consume_multiple=False,
-            help="Steps (120..140) or a doc_id whose rows are left out; may be repeated.",
+            help="Steps (120..140) or a document whose rows are left out: its own id, a doc_id or its beginning; may be repeated.",
         ),
     ] = (),
     lake: Lake = LAKE,

@@ -66,10 +66,32 @@ def test_what_cannot_be_done_is_refused_with_what_can(trained: RunParameters) ->
         rewind(root, "tiny", 9999)
     with pytest.raises(GristmillError, match="no run 'other'"):
         rewind(root, "other", 5)
-    with pytest.raises(GristmillError, match="neither a range of steps nor a doc_id"):
-        parse_exclusions(["12-13"])
-    with pytest.raises(GristmillError, match="no packed row holds"):
-        rewind(root, "tiny", 5, (), ["ffffffffffff"])
+    for value in ("12-13", "120"):
+        with pytest.raises(GristmillError, match=r"no range of steps\n.*120\.\.120"):
+            parse_exclusions([value])
+
+
+def test_what_is_excluded_is_one_document_or_nothing(trained: RunParameters) -> None:
+    """A name of several documents is refused, and nothing changes; a beginning of one doc_id and the document's own id mean the same."""
+    root = trained.root
+    before = (root / "runs/tiny/segments.json").read_bytes()
+    beginnings = "SELECT doc_id[1] AS one, count(*) FROM verdicts WHERE one > '9' GROUP BY ALL ORDER BY 2 DESC LIMIT 1"
+    ((several, count),) = rows(root, beginnings)
+    assert isinstance(count, int) and count > 1
+    ((packed, own),) = rows(root, "SELECT doc_id, id FROM documents JOIN rows USING (doc_id) ORDER BY ALL LIMIT 1")
+    ((dropped,),) = rows(root, "SELECT doc_id FROM verdicts WHERE state = 'dropped' ORDER BY ALL LIMIT 1")
+    refused = [
+        (several, "the name of several documents"),
+        ("nobody", "no document 'nobody'"),
+        (dropped, f"no packed row holds .*{dropped}"),
+    ]
+    for name, why in refused:
+        with pytest.raises(GristmillError, match=f"(?s)--exclude.*{why}|{why}.*--exclude"):
+            rewind(root, "tiny", 5, *parse_exclusions([str(name)]))
+    assert (root / "runs/tiny/segments.json").read_bytes() == before
+    ((held,),) = rows(root, f"SELECT count(DISTINCT (lot, \"row\")) FROM rows WHERE doc_id = '{packed}'")
+    done = [rewind(root, "tiny", 10, *parse_exclusions([str(name)])) for name in (packed, str(packed)[:12], own)]
+    assert {each.excluded_rows for each in done} == {held}
 
 
 def test_a_spike_rewinds_by_itself_and_its_rows_are_never_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
