@@ -24,7 +24,7 @@ SPECIAL = "<|bos|>a<|eos|><|pad|><|endoftext|>" + "".join(TOKENS)
 
 
 @pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+def kinds(tmp_path_factory):
     """The recipe's section for each kind of tokenizer."""
     folder = tmp_path_factory.mktemp("tokenizers")
     write_ranks(folder / "ranks")
@@ -44,7 +44,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, objec
 @example(
     ["\ufeff", "e\u0301\r\n", "\x00", " ", "\u202e🙂👩\u200d👩\u200d👧", "日本語" * 40, "a" * 200, "a" * 15, "", "\n" * 14, SPECIAL], True
 )
-def test_every_text_comes_back_from_its_rows(kinds: dict[str, dict[str, object]], kind: str, texts: list[str], marks: bool) -> None:
+def test_every_text_comes_back_from_its_rows(kinds, kind, texts, marks):
     """Cut, packed, with and without BOS and EOS; half of one source to fill in the middle, where the tokenizer has the tokens."""
     if kind == "tiktoken":
         pytest.importorskip("tiktoken")
