@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from curate.corpus import column_array, id_hashes, rows_of, shards_of
 from curate.curation import file_of, source_of
 from curate.pack import Packing, pack
-from curate.rules.expression import sandbox, validate_expression
+from curate.rules.expression import kept_sandbox, validate_expression
 from curate.scores import content_of, read_signals, signal_files, signal_schema
 from curate.sql import connect, literal
 from curate.step import Json, Shard, ShardWriter, Step
@@ -149,7 +149,7 @@ def specials(settings: Mapping[str, Json]) -> int:
 
 def _evaluate(signals: pa.Table, sql: str, column: str, source: str) -> NDArray[np.float64]:
     """An expression over a shard's signals; NULL and NaN are hardest, or worst."""
-    db = sandbox()
+    db = kept_sandbox().cursor()
     db.register("signals", signals)
     try:
         result = db.sql(f"SELECT CAST(({sql}\n) AS DOUBLE) AS value FROM signals").to_arrow_table()

@@ -18,7 +18,11 @@ SHARED_BYTES = 2 << 30
 """Memory of the database that queries over single shards share."""
 
 
-def _open(memory_bytes: int, spill: str) -> duckdb.DuckDBPyConnection:
+@lru_cache(maxsize=4)
+def _kept(memory_bytes: int) -> duckdb.DuckDBPyConnection:
+    """A database of the process, whose spill folder goes with the process: opening one takes longer than most queries."""
+    spill = tempfile.mkdtemp(prefix="gristmill-")
+    atexit.register(shutil.rmtree, spill, ignore_errors=True)
     db = duckdb.connect(":memory:")
     db.execute(f"SET memory_limit = '{memory_bytes // 1_000_000}MB'; SET threads = 1; SET temp_directory = '{spill}'")
     db.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
@@ -27,26 +31,14 @@ def _open(memory_bytes: int, spill: str) -> duckdb.DuckDBPyConnection:
     return db
 
 
-@lru_cache(maxsize=1)
-def _shared() -> duckdb.DuckDBPyConnection:
-    """The process's database, whose spill folder goes with the process: opening one takes longer than most queries."""
-    spill = tempfile.mkdtemp(prefix="gristmill-")
-    atexit.register(shutil.rmtree, spill, ignore_errors=True)
-    return _open(SHARED_BYTES, spill)
-
-
 @contextlib.contextmanager
-def connect(memory_bytes: int | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+def connect(memory_bytes: int = SHARED_BYTES) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection without tables, of one thread, that spills to a temporary folder; make only temporary views in it.
 
     Args:
-        memory_bytes: memory for a database of its own; None shares the process's.
+        memory_bytes: memory of all connections that ask for as much; by default of those that query single shards.
     """
-    if memory_bytes is None:
-        with _shared().cursor() as db:
-            yield db
-        return
-    with tempfile.TemporaryDirectory(prefix="gristmill-") as spill, _open(memory_bytes, spill) as db:
+    with _kept(memory_bytes).cursor() as db:
         yield db
 
 

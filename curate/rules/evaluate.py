@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.rules.expression import sandbox
+from curate.rules.expression import kept_sandbox
 from curate.rules.rule_sets import Rule
 from schemas.errors import RecipeError
 from schemas.tables import FAILURE
@@ -25,12 +24,6 @@ FAILS: dict[str | None, Callable[[Numbers, Numbers], npt.NDArray[np.bool_]]] = {
     None: lambda values, _: values == 1,
 }
 """How a value fails against its limit, by comparison."""
-
-
-@lru_cache(maxsize=4)
-def _database(threads: int) -> duckdb.DuckDBPyConnection:
-    """A database kept for the process: opening one takes longer than a shard's query."""
-    return sandbox(threads)
 
 
 def evaluate(signals: pa.Table, rules: Sequence[Rule], *, threads: int = 1) -> pa.Table:
@@ -48,7 +41,7 @@ def evaluate(signals: pa.Table, rules: Sequence[Rule], *, threads: int = 1) -> p
     Raises:
         RecipeError: A rule reads a column that is missing, or fails while it is computed (an overflow).
     """
-    db = _database(threads).cursor()
+    db = kept_sandbox(threads).cursor()
     try:
         parts = [_failures(db, signals.slice(start, ROWS), rules) for start in range(0, signals.num_rows, ROWS)]
     except duckdb.Error as error:
