@@ -15,6 +15,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +76,7 @@ def peer(name: str) -> Callable[[str], object]:
         return sign_r
     from datatrove.pipeline.dedup.minhash import MinhashDedupSignature
 
-    step = MinhashDedupSignature("/tmp/gristmill-bench-datatrove")
+    step = MinhashDedupSignature(tempfile.mkdtemp())
     return lambda text: step.get_signature(step.get_shingles(text)) if text.strip() else None
 
 

@@ -39,6 +39,9 @@ from train.ledger import next_attempt
 from train.skips import ASKED
 
 _CHECKPOINT = re.compile(r"a(\d+)-s(\d+)")
+_SEEN_LAST = """
+SELECT DISTINCT lot, "row" FROM ledger WHERE run = ? AND step BETWEEN ? AND ? QUALIFY attempt = max(attempt) OVER (PARTITION BY step)
+"""
 
 
 @dataclass(frozen=True)
@@ -139,11 +142,11 @@ def _checkpoint(root: Path, folder: str, settings: StageSettings, every: Sequenc
 
 
 def _rows_to_exclude(root: Path, run: str, steps: Sequence[tuple[int, int]], documents: Sequence[str]) -> dict[str, list[int]]:
-    """Rows that the steps saw, and those that hold any piece of the documents, by lot."""
+    """Rows that the steps saw when they last ran, and those that hold any piece of the documents, by lot."""
     found: dict[str, set[int]] = {}
     with open_catalog(root, "rows") as db:
         for first, last in steps:
-            rows = ask(db, 'SELECT DISTINCT lot, "row" FROM ledger WHERE run = ? AND step BETWEEN ? AND ?', run, first, last)
+            rows = ask(db, _SEEN_LAST, run, first, last)
             if not rows:
                 raise GristmillError(f"the ledger of run {run!r} has no rows of steps {first} to {last}", where="--exclude")
             for row in rows:

@@ -27,9 +27,9 @@ from schemas.errors import PlanError
 from schemas.manifest import Snapshot, read_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
-from schemas.store import lock, publish_json, remove_temporary
+from schemas.store import lock, publish_json, remove, remove_temporary
 from schemas.working_copy import TEMPORARY, copy_of
-from train.skips import asked_back
+from train.skips import ASKED, Asked, asked_back
 
 LEFTOVER_SECONDS = 3600
 """A temporary file in the lake's own folder that is older is no living process's."""
@@ -150,14 +150,24 @@ def train_stage(parameters: RunParameters, settings: StageSettings, say: Say) ->
     folder = parameters.root / settings.folder
     while True:
         if (asked := asked_back(folder)) is not None:
-            done = rewind(parameters.root, settings.run, asked.to, [(asked.to, asked.spike)])
-            say(f"a spike at step {asked.spike}: back to step {asked.to}, and on without {done.excluded_rows:,} rows")
-            settings = read_stage(folder / "stage.json")
+            settings = _went_back(parameters.root, settings, asked, say)
         try:
             return run_trainer(parameters.root, settings, say, parameters.ranks)
         except TrainerError:
             if asked_back(folder) is None:
                 raise
+
+
+def _went_back(root: Path, settings: StageSettings, asked: Asked, say: Say) -> StageSettings:
+    """The stage as it goes on after a spike: rewound, or where that leaves nothing to train on, as it was."""
+    try:
+        done = rewind(root, settings.run, asked.to, [(asked.to, asked.spike)])
+    except PlanError as error:
+        remove(root / settings.folder / ASKED)
+        say(f"a spike at step {asked.spike} is not rewound: {error.what}")
+        return settings
+    say(f"a spike at step {asked.spike}: back to step {asked.to}, and on without {done.excluded_rows:,} rows")
+    return read_stage(root / settings.folder / "stage.json")
 
 
 def prepared_stage(parameters: RunParameters, recipe: Recipe, stage: str) -> StageSettings:

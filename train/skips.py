@@ -88,6 +88,6 @@ def asked_back(folder: Path) -> Asked | None:
 
 
 def times_back(folder: Path) -> int:
-    """How often a stage was rewound so far."""
+    """How often a stage has asked to be rewound so far."""
     parts = (pq.read_table(path, columns=["kind"]).column("kind").to_pylist() for path in sorted((folder / "events").glob("*.parquet")))
-    return sum(kind == "rewound" for kinds in parts for kind in kinds)
+    return sum(kind == "spike" for kinds in parts for kind in kinds)

@@ -37,6 +37,8 @@ def plan(
     limits = {"--compute": 1.0 if compute is None else compute, "--tflops": tflops, "--mfu": mfu}
     if low := next((name for name, value in limits.items() if not value > 0), None):
         raise GristmillError("it must be above 0", where=low)
+    if calibrate and rate:
+        raise GristmillError("a rate is either given or measured", where="--rate", fix="leave out --rate or --calibrate")
     parameters = read_parameters(recipe, lake, changes, sample, run=run)
     loaded = parameters.load()
     if calibrate:

@@ -10,12 +10,21 @@ from curate.step import Silent
 from pipelines.catalog import ask, open_catalog
 from pipelines.parameters import RunParameters
 from pipelines.rewind import parse_exclusions, rewind
-from pipelines.run import run_curriculum
+from pipelines.run import prepared_stage, run_curriculum, train_stage
 from schemas.errors import GristmillError
 from schemas.segments import read_segments
+from schemas.store import publish_json
 from tests.pipelines.tiny import write_project
+from train.skips import ASKED
 
-SMALL = ("model.layers=1", "model.width=32", "model.heads=2", "training.keep_last=9", "stages.0.training.early_stop=null")
+SMALL = (
+    "model.layers=1",
+    "model.width=32",
+    "model.heads=2",
+    "training.keep_last=9",
+    "stages.0.training.early_stop=null",
+    "stages.1.tokens=rest",
+)
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +129,14 @@ def test_a_spike_rewinds_by_itself_and_its_rows_are_never_used_again(tmp_path: P
     assert rows(root, f"SELECT count(*) FROM ledger JOIN ({gone}) USING (lot, \"row\") WHERE status = 'seen'") == [(0,)]
     assert [row[0] for row in rows(root, "SELECT stage FROM stages ORDER BY position")] == ["first", "second"]
     assert not list(root.glob("runs/*/*/rewind.json"))
+
+
+def test_a_spike_that_leaves_no_rows_to_go_on_with_is_not_rewound(trained: RunParameters) -> None:
+    root, said = trained.root, list[str]()
+    settings = prepared_stage(trained, trained.load(), "second")
+    ((first, last),) = rows(root, "SELECT min(step), max(step) FROM ledger WHERE stage = 'second' AND status = 'seen'")
+    publish_json(root, f"{settings.folder}/{ASKED}", {"to": first, "spike": last})
+    before = read_segments(root / "runs/tiny/segments.json")
+    assert train_stage(trained, settings, said.append).reason == "finished"
+    assert "is not rewound" in said[0]
+    assert not (root / settings.folder / ASKED).exists() and read_segments(root / "runs/tiny/segments.json") == before
