@@ -27,7 +27,7 @@ class OptimizerSettings:
     """An optimizer by name, with parameter groups (no decay on norms, biases and other vectors).
 
     Attributes:
-        name: adafactor, adamw, adamw8bit, came, kfac, lbfgs, lion, muon, schedule_free, sgd, soap or sophia.
+        name: which of them.
         lr: peak learning rate.
         weight_decay: decoupled weight decay.
         embedding_lr: learning rate of the embeddings; null means ``lr``.
@@ -36,7 +36,9 @@ class OptimizerSettings:
 
     __pydantic_config__ = {"extra": "forbid"}
 
-    name: str = "adamw"
+    name: Literal["adafactor", "adamw", "adamw8bit", "came", "kfac", "lbfgs", "lion", "muon", "schedule_free", "sgd", "soap", "sophia"] = (
+        "adamw"
+    )
     lr: float = 1e-3
     weight_decay: float = 0.1
     embedding_lr: float | None = None

@@ -133,6 +133,7 @@ def test_a_spike_rewinds_by_itself_and_its_rows_are_never_used_again(tmp_path: P
 
 def test_a_spike_that_leaves_no_rows_to_go_on_with_is_not_rewound(trained: RunParameters) -> None:
     root, said = trained.root, list[str]()
+    run_curriculum(trained, Silent(), lambda line: None)
     settings = prepared_stage(trained, trained.load(), "second")
     ((first, last),) = rows(root, "SELECT min(step), max(step) FROM ledger WHERE stage = 'second' AND status = 'seen'")
     publish_json(root, f"{settings.folder}/{ASKED}", {"to": first, "spike": last})

@@ -1,11 +1,13 @@
 """Building an optimizer by name: groups, learning rates and errors."""
 
 import inspect
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 from torch import nn
 
+from schemas.settings import OptimizerSettings
 from train.optim import OPTIMIZERS, build_optimizer
 
 
@@ -90,3 +92,7 @@ def test_adamw_reports_the_rms_of_its_direction() -> None:
         optimizer.step()
     moved = float((p.detach() - before).square().mean().sqrt())
     assert optimizer.report()["update_rms"] == pytest.approx(moved / 1e-2, rel=1e-4)
+
+
+def test_a_recipe_takes_these_names_and_no_other() -> None:
+    assert set(get_args(get_type_hints(OptimizerSettings)["name"])) == set(OPTIMIZERS)
