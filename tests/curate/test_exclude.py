@@ -169,7 +169,7 @@ def test_a_changed_list_scans_no_text_again_and_batches_change_nothing(project):
         ran = set()
 
         def run(self, function, tasks, processes):
-            self.ran |= {step.name for _, step, _ in tasks}
+            self.ran |= {step.name for _, step, *_ in tasks}
             return super().run(function, tasks, processes)
 
     _, rows = run(project, batch_rows=3)

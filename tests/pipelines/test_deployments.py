@@ -65,6 +65,7 @@ def test_cancelling_a_training_run_lets_it_save_and_a_rerun_finishes(site: Site)
     cancel_and_resume(site)
 
 
+@pytest.mark.soak
 def test_a_pause_and_a_shutdown_of_the_worker_let_training_save_and_it_goes_on(site: Site) -> None:
     training = Training(site, "stopped", 120_000)
     run_id = training.start()

@@ -24,9 +24,9 @@ Machine = Callable[..., Path]
 
 
 def held(root: Path) -> int:
-    """Bytes of row shards that are in a working copy."""
-    files = [path for path in root.rglob("*.arrow") if stat.S_IMODE(path.stat().st_mode) != 0]
-    return sum(path.stat().st_size for path in files)
+    """Bytes of row shards that are in a working copy; what is still on its way has a name that may go at any time."""
+    files = [path.stat() for path in root.rglob("*.arrow") if not path.name.startswith(".tmp-")]
+    return sum(file.st_size for file in files if stat.S_IMODE(file.st_mode) != 0)
 
 
 class StopAfter(Callback):

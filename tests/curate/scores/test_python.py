@@ -61,7 +61,7 @@ class Counting(LocalExecutor):
         self.ran = {}
 
     def run(self, function, tasks, processes):
-        for _, step, _ in tasks:
+        for _, step, *_ in tasks:
             self.ran[step.name] = self.ran.get(step.name, 0) + 1
         return super().run(function, tasks, processes)
 
