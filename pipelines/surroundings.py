@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from uuid import UUID
@@ -18,7 +18,7 @@ from uuid import UUID
 import httpx
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import get_client
-from prefect.exceptions import Pause
+from prefect.exceptions import ObjectNotFound, Pause
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Suspended
@@ -29,6 +29,8 @@ UPDATE_SECONDS = 2.0
 """Least time between two requests for one artifact."""
 ASK_SECONDS = 5.0
 """Least time between two questions whether the run is paused."""
+AWAY = (httpx.HTTPError, ObjectNotFound)
+"""The server does not answer, or no longer knows the run: work goes on without its page."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,8 @@ class PauseWatch:
                 if not state.state_details.pause_reschedule:  # resumed by a new process, since this one ends
                     state = Suspended()
                     client.set_flow_run_state(self._run, state, force=True)
-        except httpx.HTTPError:
-            return  # a server that is away pauses nobody
+        except AWAY:
+            return  # and pauses nobody
         raise Pause(state=state)
 
 
@@ -131,7 +133,8 @@ class PageProgress:
         self._totals[step], self._done[step] = total, 0
         if total:
             key = f"progress-{step.replace('_', '-')}"
-            self._artifacts[step] = create_progress_artifact(progress=0.0, key=key, description=f"{step}: {total} shards")  # type: ignore[assignment]
+            with suppress(*AWAY):
+                self._artifacts[step] = create_progress_artifact(progress=0.0, key=key, description=f"{step}: {total} shards")  # type: ignore[assignment]
 
     def advance(self, step: str, counts: Mapping[str, int]) -> None:
         """See ``curate.step.Progress``."""
@@ -142,13 +145,15 @@ class PageProgress:
 
     def finish(self, step: str, done: int, skipped: int) -> None:
         """See ``curate.step.Progress``."""
-        if step in self._artifacts:
-            self._show(step)
+        self._show(step)
         self._say(f"{step}: {done} shards done, {skipped} done before")
 
     def _show(self, step: str) -> None:
         self._shown = time.monotonic()
-        update_progress_artifact(self._artifacts[step], progress=100.0 * self._done[step] / max(1, self._totals[step]))
+        if step not in self._artifacts:
+            return
+        with suppress(*AWAY):
+            update_progress_artifact(self._artifacts[step], progress=100.0 * self._done[step] / max(1, self._totals[step]))
 
 
 class TrainingProgress:
@@ -165,15 +170,18 @@ class TrainingProgress:
     def __init__(self, key: str, say: Callable[[str], None]) -> None:
         self._key, self._say = key, say
         self._artifact: UUID | None = None
+        self._shown = 0.0
 
     def __call__(self, line: str) -> None:
         """Take a line."""
         self._say(line)
         found = self._LINE.fullmatch(line.rstrip())
-        if found is None:
+        if found is None or (found[1] != found[2] and time.monotonic() - self._shown < UPDATE_SECONDS):
             return
+        self._shown = time.monotonic()
         progress = 100.0 * int(found[1]) / max(1, int(found[2]))
-        if self._artifact is None:
-            self._artifact = create_progress_artifact(progress=progress, key=self._key, description=found[0])  # type: ignore[assignment]
-        else:
-            update_progress_artifact(self._artifact, progress=progress, description=found[0])
+        with suppress(*AWAY):
+            if self._artifact is None:
+                self._artifact = create_progress_artifact(progress=progress, key=self._key, description=found[0])  # type: ignore[assignment]
+            else:
+                update_progress_artifact(self._artifact, progress=progress, description=found[0])

@@ -7,7 +7,9 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import httpx
 import pytest
 
 from curate.curate import curate
@@ -78,3 +80,20 @@ def test_a_trainers_lines_of_progress_are_an_artifact_and_all_lines_pass(monkeyp
         follow(line)
     assert said == out.getvalue().splitlines() and len(said) == 2
     assert [progress for progress, _ in shown] == [25.0] and "17.4 k tokens/s  40% of peak" in shown[0][1]
+
+
+def test_a_server_that_is_away_stops_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise httpx.ConnectError("refused")
+
+    for name in ("create_progress_artifact", "update_progress_artifact", "get_client"):
+        monkeypatch.setattr(surroundings, name, away)
+    said: list[str] = []
+    watch = surroundings.PauseWatch(UUID(int=1))
+    monkeypatch.setattr(surroundings, "ASK_SECONDS", 0.0)
+    page = surroundings.PageProgress(said.append, watch.heed)
+    page.start("read", 2)
+    page.advance("read", {})
+    page.finish("read", 1, 1)
+    surroundings.TrainingProgress("progress-train", said.append)("first  1/8  loss 3.0")
+    assert said == ["read: 1 shards done, 1 done before", "first  1/8  loss 3.0"]
