@@ -15,6 +15,8 @@ Client = Any
 
 IN_FLIGHT = 4
 """Shards sent ahead for each thread of the cluster: enough that none waits, few enough for the scheduler whatever their number."""
+PROOFS = 3
+"""How often a suspect must die alone."""
 
 
 @contextmanager
@@ -73,7 +75,8 @@ class DaskExecutor:
         """See ``Executor.run``. A task is ``Died`` if it alone killed more workers than the scheduler's ``allowed-failures``.
 
         The scheduler blames every task that waits on a worker which dies. Whoever was blamed so often that it was given up is therefore
-        done again with nothing beside it: that kills nobody, unless it was the one.
+        done again with nothing beside it: that kills nobody, unless it was the one. A worker whose death the scheduler has not noticed yet
+        can still be given a task, so only what dies ``PROOFS`` times has killed.
         """
         suspects = []
         for position, result in self._results(function, enumerate(tasks), IN_FLIGHT * max(1, sum(self.client.nthreads().values()))):
@@ -81,7 +84,12 @@ class DaskExecutor:
                 suspects.append(position)
             else:
                 yield position, result
-        yield from self._results(function, ((position, tasks[position]) for position in sorted(suspects)), 1)
+        for position in sorted(suspects):
+            for _ in range(PROOFS):
+                ((_, result),) = self._results(function, [(position, tasks[position])], 1)
+                if not isinstance(result, Died):
+                    break
+            yield position, result
 
     def _results(self, function: Callable[..., Any], tasks: Iterable[tuple[int, Any]], at_once: int) -> Iterator[tuple[int, Any]]:
         """Results of tasks, of which so many are sent at once; ``Died`` for those that the scheduler gave up."""

@@ -339,7 +339,7 @@ def build(kind: Any, value: Any, where: str = "") -> Any:
         return build(next((a for a in kinds if dataclasses.is_dataclass(a) is isinstance(value, dict)), kinds[0]), value, where)
     if origin is Literal:
         if value not in arguments:
-            raise RecipeError(f"{value!r} is not one of {', '.join(map(str, arguments))}", where=where)
+            raise RecipeError(f"{value!r} is no choice{nearest(str(value), map(str, arguments))}", where=where)
         return value
     if origin is tuple:
         _demand(isinstance(value, list | tuple), value, "a list", where)

@@ -114,7 +114,7 @@ def test_one_rank_is_whole_whatever_the_layout(tmp_path):
 def test_a_layout_is_read_as_a_word_or_by_its_fields():
     settings = from_json(type(BASE), {"parallel": {"data": "shard", "tensor": 2}})
     assert settings.parallel == ParallelSettings(data="shard", tensor=2)
-    with pytest.raises(RecipeError, match="'both' is not one of replicate, shard"):
+    with pytest.raises(RecipeError, match="'both' is no choice; one of replicate, shard"):
         from_json(type(BASE), {"parallel": "both"})
     with pytest.raises(RecipeError, match="unknown field 'tensors'"):
         from_json(type(BASE), {"parallel": {"tensors": 2}})
