@@ -27,7 +27,7 @@ def test_a_stage_survives_json(tmp_path):
     ("value", "message"),
     [
         ({"precison": "bf16"}, "did you mean 'precision'"),
-        ({"precision": "fp7"}, "not one of bf16, bf16_weights, fp16, fp32"),
+        ({"precision": "fp7"}, "no choice; one of bf16, bf16_weights, fp16, fp32"),
         ({"batch_rows": 1.5}, "batch_rows.*not a whole number"),
         ({"compile": 1}, "compile.*not true or false"),
         ({"optimizer": {"lr": "fast"}}, "optimizer.lr.*not a number"),
