@@ -35,7 +35,6 @@ from schemas.segments import Segment, allotments, read_segments, segments_hash, 
 from schemas.settings import StageSettings, read_stage
 from schemas.store import duplicate, lock, publish, publish_json, read_json, remove, rename, sync_folder
 from schemas.tables import EVENTS
-from train.ledger import next_attempt
 from train.skips import ASKED
 
 _CHECKPOINT = re.compile(r"a(\d+)-s(\d+)")
@@ -79,6 +78,8 @@ def rewind(root: Path, run: str, to: int, steps: Sequence[tuple[int, int]] = (),
 
 
 def _rewind(root: Path, recipe: Recipe, run: str, to: int, excluded: Rows) -> Rewound:
+    from train.ledger import next_attempt  # brings torch, which takes longer than a small curation
+
     every = read_segments(root / segments_path(run))
     position = _stage_of(every, recipe, to, run)
     folder = stage_folder(run, recipe, position)

@@ -136,3 +136,8 @@ def test_a_stop_that_a_library_swallows_is_a_stop(monkeypatch: pytest.MonkeyPatc
         assert run_command([]) == 75
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_curating_needs_no_torch() -> None:
+    code = "import sys, pipelines.run, pipelines.dedup_report, pipelines.state; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
