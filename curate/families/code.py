@@ -7,7 +7,7 @@ language works.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from string import ascii_lowercase, ascii_uppercase, digits
 
 import numpy as np
@@ -15,11 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
+from curate.families.counts import counted
 from curate.signals import code_points
-from curate.signals.batch import buffers
 from curate.signals.code_points import SPACE, class_table
 from curate.signals.kernels import kernel, sources_digest
-from schemas.families import FAMILIES
 
 LONG_LINE = 100
 
@@ -195,7 +194,4 @@ def code_signals(texts: pa.LargeStringArray) -> pa.RecordBatch:
     Returns:
         One row a text in the order of the texts, columns of `schemas.families`.
     """
-    data, offsets = buffers(texts)
-    out = np.zeros((len(texts), len(FAMILIES["code"])), np.int64)
-    _count(*_tables(), data, offsets, out)
-    return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in out.T], schema=FAMILIES["code"])
+    return counted("code", texts, partial(_count, *_tables()))

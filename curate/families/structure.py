@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from curate.signals.batch import buffers
+from curate.families.counts import counted
 from curate.signals.kernels import inlined, kernel, sources_digest
-from schemas.families import FAMILIES
 
 CODE_LINES, UNOPENED, UNFILLED, NAMES, ROUGH_NAMES, UNFINISHED = range(6)
 ROUGH = 5
@@ -115,7 +114,4 @@ def structure_signals(texts: pa.LargeStringArray) -> pa.RecordBatch:
     Returns:
         One row a text in the order of the texts, columns of `schemas.families`.
     """
-    data, offsets = buffers(texts)
-    out = np.zeros((len(texts), len(FAMILIES["structure"])), np.int64)
-    _count(data, offsets, out)
-    return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in out.T], schema=FAMILIES["structure"])
+    return counted("structure", texts, _count)
