@@ -135,7 +135,8 @@ class WorkingCopy:
         self.root, self.key, self.copy = root, record["key"], record["copy"]
         self.held: dict[str, float] = {}
         self.known: dict[str, Any] | None = None
-        self._used: int | None = None
+        self._brought = 0
+        self._others = float("inf")  # bytes here that `_brought` does not count; nobody has looked yet
         self._pulled = 0.0
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
@@ -345,8 +346,9 @@ class WorkingCopy:
     def shrink(self) -> None:
         """Make hollows of the data files not used for longest while they take more than the bound and no process uses them."""
         bound = cache_bound()
-        if self._used is not None and self._used <= bound:
+        if self._others + self._brought <= bound:
             return
+        brought = self._brought  # before looking: a file that comes meanwhile is then counted once or twice, never not at all
         whole = [(seen.st_atime_ns, seen, name) for name, seen in self._files() if stat.S_IMODE(seen.st_mode) == WHOLE and is_data(name)]
         used = sum(seen.st_size for _, seen, _ in whole)
         if used > bound:
@@ -357,11 +359,11 @@ class WorkingCopy:
                 with contextlib.suppress(FileNotFoundError):
                     self._hollow(name, seen.st_size, seen.st_mtime)
                 used -= seen.st_size
-        self._used = used
+        self._others = used - brought
 
     def _count(self, size: int) -> None:
-        if self._used is not None:
-            self._used += size
+        with self._guard:
+            self._brought += size
 
     def _files(self) -> Iterator[tuple[str, os.stat_result]]:
         """Path and status of each file, hidden ones left out."""
