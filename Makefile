@@ -19,7 +19,7 @@ lint: .venv/.test-installed
 
 soak: .venv/.test-installed
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: atheris
-	$(BIN)/python -m pytest tests -m soak
+	$(BIN)/python -m pytest tests -m "soak or hypothesis" --hypothesis-profile search
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed, this is " + sys.version'

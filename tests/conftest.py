@@ -7,11 +7,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from schemas import objects, working_copy
 from tests import object_store
 
 _NUMBERS = itertools.count()
+
+# The same examples each time, on machines of any speed: a failure is of what was changed. `make soak` looks for other examples.
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("steady", deadline=None, derandomize=True, database=None, suppress_health_check=_SLOW)
+settings.register_profile("search", deadline=None, suppress_health_check=_SLOW)
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")

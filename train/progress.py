@@ -32,7 +32,7 @@ class Progress(Callback):
     def __init__(self, label: str, first: int, steps: int, *, shown: bool = True, stream: TextIO | None = None) -> None:
         self.label, self.steps, self.shown, self.stream = label, steps, shown, stream or sys.stderr
         self.live = self.stream.isatty()
-        self._began, self._first, self._last = time.monotonic(), first, 0.0
+        self._began, self._first, self._last = time.monotonic(), first, float("-inf")
         self._width = 0
         self._mfu, self._graphs = "", EXPECTED_GRAPHS
 

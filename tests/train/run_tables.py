@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +79,15 @@ def start(root: Path, folder: Path, *options: str, ranks: int = 1) -> subprocess
     return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def until(holds: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+    """Wait for something that a living process does."""
+    while not holds():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
 def finish(process: subprocess.Popen[str], code: int = 0) -> str:
     """Wait for a process, check its exit code, and return what it wrote."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == code, err
     return out + err

@@ -60,7 +60,7 @@ def test_a_stage_and_a_resume_without_any_other_package(tmp_path):
 
     def run(*arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-S", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == code, done.stderr
         return done.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import train.progress
 from train.progress import Progress
 
 
@@ -26,7 +27,8 @@ def test_a_terminal_has_one_live_line_that_other_lines_replace():
     assert first.endswith("held out 2.4") and first.count("\r") == 3 and "4/4" in second
 
 
-def test_elsewhere_lines_are_few_and_plain():
+def test_elsewhere_lines_are_few_and_plain(monkeypatch):
+    monkeypatch.setattr(train.progress, "_QUIET_SECONDS", 3600.0)
     stream = io.StringIO()
     progress = Progress("code", 0, 100, stream=stream)
     for done in range(1, 101):

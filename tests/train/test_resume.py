@@ -14,7 +14,8 @@ import torch
 
 from schemas.errors import LakeError, RecipeError
 from schemas.settings import EarlyStopSettings
-from tests.train.run_tables import After, finish, losses, start, table, trainer, valid
+from tests.train.hold import HOLD, hold_file
+from tests.train.run_tables import After, finish, losses, start, table, trainer, until, valid
 from tests.train.tiny_lake import MODEL, TRAINING, build, documents, pack, write_lot, write_stage
 from train.interrupt import Interrupted
 from train.optim import OPTIMIZERS
@@ -155,17 +156,18 @@ def test_a_process_killed_twenty_times_ends_as_one_that_was_not(tmp_path):
 
 def kill_and_compare(tmp_path, kills: int, seed: int) -> None:
     """Kill trainers at random moments from their first event on; checkpoints are so frequent that some die in a save."""
-    chance, training = random.Random(seed), dataclasses.replace(TRICKY, precision="bf16", checkpoint_every=2)
+    chance, training = random.Random(seed), dataclasses.replace(TRICKY, precision="bf16", checkpoint_every=2, callbacks=(HOLD,))
     lakes = [tmp_path / "whole", tmp_path / "killed"]
     folders = [build(lake, rows=240, epochs=20, training=training)[0] for lake in lakes]
     finish(start(lakes[0], folders[0]))
+    hold_file(lakes[1]).write_text("-1")
     for attempt in range(kills):
         process = start(lakes[1], folders[1])
-        while not list((folders[1] / "events").glob(f"a{attempt:04d}-*")) and process.poll() is None:
-            time.sleep(0.005)
+        until(lambda attempt=attempt: list((folders[1] / "events").glob(f"a{attempt:04d}-*")), process)
         time.sleep(chance.uniform(0, 0.6))
         process.kill()
         process.communicate()
+    hold_file(lakes[1]).unlink()
     finish(start(lakes[1], folders[1]))
     assert sum(e["kind"] in ("started", "resumed") for e in table(lakes[1], "events")) == kills + 1
     assert_same_run(*lakes)
@@ -174,34 +176,35 @@ def kill_and_compare(tmp_path, kills: int, seed: int) -> None:
 
 def test_signals_save_and_exit_with_75_and_the_same_command_goes_on(tmp_path):
     lakes = [tmp_path / "whole", tmp_path / "stopped"]
-    folders = [build(lake, rows=200, epochs=20, training=dataclasses.replace(TRICKY, checkpoint_every=0))[0] for lake in lakes]
+    training = dataclasses.replace(TRICKY, checkpoint_every=0, callbacks=(HOLD,))
+    folders = [build(lake, rows=200, epochs=20, training=training)[0] for lake in lakes]
     trainer(lakes[0], folders[0]).run()
+    hold_file(lakes[1]).write_text("12")
     for attempt, name in enumerate((signal.SIGTERM, signal.SIGINT)):
         process = start(lakes[1], folders[1])
-        while not list((folders[1] / "events").glob(f"a{attempt:04d}-*")):
-            time.sleep(0.005)
+        until(lambda attempt=attempt: list((folders[1] / "events").glob(f"a{attempt:04d}-*")), process)
         time.sleep(0.05)
         process.send_signal(name)
         assert "the same command goes on" in finish(process, 75)
+    hold_file(lakes[1]).unlink()
     assert "resumed first" in finish(start(lakes[1], folders[1]))
     assert_same_run(*lakes)
     assert "has ended already" in finish(start(lakes[1], folders[1]))
 
 
 def test_a_second_signal_stops_at_once(tmp_path):
-    """In a step that would take an hour; nothing is lost but the steps since the last checkpoint."""
+    """In a step that never ends; nothing is lost but the steps since the last checkpoint."""
     (tmp_path / "slow.py").write_text(
         "import time\nfrom train.callbacks import Callback\n"
-        "class Slow(Callback):\n    def on_step(self, run, report):\n        if report.done == 4:\n"
-        "            open('asleep', 'w').close()\n            time.sleep(3600)\n"
+        "class Slow(Callback):\n    def on_step(self, run, report):\n        while report.done == 4:\n"
+        "            open('told' if run.interrupt.came else 'asleep', 'w').close()\n            time.sleep(0.01)\n"
         "def make():\n    return Slow()\n"
     )
     folder, _, _ = build(tmp_path, training=dataclasses.replace(TRICKY, callbacks=("slow:make",)))
     process = start(tmp_path, folder)
-    while not (tmp_path / "asleep").exists() and process.poll() is None:
-        time.sleep(0.005)
+    until((tmp_path / "asleep").exists, process)
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)
+    until((tmp_path / "told").exists, process)
     assert process.poll() is None, "the first one waits for the step's end"
     process.send_signal(signal.SIGTERM)
     said = finish(process, 128 + signal.SIGTERM)
@@ -252,11 +255,12 @@ def test_a_pending_save_that_fails_is_an_error_and_the_one_before_stays(tmp_path
 
 
 def test_two_trainers_of_one_run_do_not_mix(tmp_path):
-    folder, _, _ = build(tmp_path, rows=4000, epochs=100)
-    first = start(tmp_path, folder)
-    while not list((folder / "events").glob("*")):
-        time.sleep(0.005)
-    assert f"in use by process {first.pid}" in finish(start(tmp_path, folder), 2)
+    root = tmp_path / "lake"
+    folder, _, _ = build(root, training=dataclasses.replace(TRAINING, callbacks=(HOLD,)))
+    hold_file(root).write_text("1")
+    first = start(root, folder)
+    until(lambda: list((folder / "events").glob("*")), first)
+    assert f"in use by process {first.pid}" in finish(start(root, folder), 2)
     first.kill()
     first.communicate()
 

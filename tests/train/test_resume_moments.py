@@ -6,11 +6,10 @@ import dataclasses
 import json
 import shutil
 import signal
-import time
 
 import pytest
 
-from tests.train.run_tables import After, finish, losses, start, trainer, valid
+from tests.train.run_tables import After, finish, losses, start, trainer, until, valid
 from tests.train.test_resume import TRICKY, assert_same_run
 from tests.train.tiny_lake import build, documents, pack, write_lot, write_stage
 from train.interrupt import Interrupted
@@ -76,23 +75,24 @@ def test_a_death_between_two_micro_batches_goes_on_from_the_last_checkpoint(tmp_
 
 
 def test_sigterm_while_a_save_is_pending_waits_for_it_and_loses_nothing(tmp_path):
-    """Every save takes a quarter of a second in its thread; the signal comes when one has begun."""
+    """A save lasts in its thread until the signal, and a quarter of a second more."""
     training = dataclasses.replace(TRICKY, checkpoint_async=True, checkpoint_every=5)
     folders = [build(tmp_path / name, rows=120, epochs=20, training=training)[0] for name in ("whole", "stopped")]
     trainer(tmp_path / "whole", folders[0]).run()
     root, path = tmp_path / "stopped", folders[1] / "stage.json"
     (root / "slow.py").write_text(
         "import time\nimport torch\nfrom train.callbacks import Callback\nfast = torch.save\n"
-        "def save(value, path):\n    open('saving', 'w').close()\n    time.sleep(0.25)\n    fast(value, path)\n"
-        "def make():\n    torch.save = save\n    return Callback()\n"
+        "class Slow(Callback):\n    def on_start(self, run):\n        def save(value, path):\n            open('saving', 'w').close()\n"
+        "            while not run.interrupt.came:\n                time.sleep(0.005)\n            time.sleep(0.25)\n"
+        "            fast(value, path)\n        torch.save = save\n"
+        "def make():\n    return Slow()\n"
     )
     plain = path.read_text()
     stage = json.loads(plain)
     stage["training"]["callbacks"] = ["slow:make"]
     path.write_text(json.dumps(stage))
     process = start(root, folders[1])
-    while not (root / "saving").exists() and process.poll() is None:
-        time.sleep(0.005)
+    until((root / "saving").exists, process)
     process.send_signal(signal.SIGTERM)
     assert "the same command goes on" in finish(process, 75)
     checkpoints = sorted(folder.name for folder in (folders[1] / "checkpoints").iterdir())
