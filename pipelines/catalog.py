@@ -1,12 +1,15 @@
 """The catalogue: ``catalog.duckdb`` in a lake, with a view of every table, small summaries, and macros for the usual questions.
 
 Failure model. The file holds no truth: it is built from manifests and Parquet, under a temporary name, and renamed, so readers see the old
-one or the new one. It is built anew by whoever opens it after the lake was moved or has other content. Views hold absolute paths, so that
-any DuckDB client opens it from any folder; views of run tables are globs, so that they show a training run as it goes.
+one or the new one. It is built anew by whoever opens it after the lake was moved or has other content; for a lake that this user may only
+read, in the user's cache. Views hold absolute paths, so that any DuckDB client opens it from any folder; views of run tables are globs, so
+that they show a training run as it goes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +28,7 @@ from schemas.manifest import Entry, Snapshot, fingerprint, read_snapshot
 from schemas.settings import read_outcome
 from schemas.store import bring, publish, using
 from schemas.tables import DOC_ID, TABLES
-from schemas.working_copy import copy_of
+from schemas.working_copy import cache_folder, copy_of
 
 CATALOG = "catalog.duckdb"
 CATALOG_VERSION = 2
@@ -69,7 +72,7 @@ def open_catalog(root: Path, *large: str) -> Iterator[Connection]:
         bring_tables(root, large)
         if not is_current(root):
             build_catalog(root)
-        with _opened(root) as db:
+        with _opened(root, current_catalog(root) or root / CATALOG) as db:
             yield db
 
 
@@ -92,8 +95,8 @@ def bring_named(db: Connection, query: str) -> None:
 
 
 @contextmanager
-def _opened(root: Path) -> Iterator[Connection]:
-    with tempfile.TemporaryDirectory(prefix="gristmill-sql-") as spill, duckdb.connect(str(root / CATALOG), read_only=True) as db:
+def _opened(root: Path, path: Path) -> Iterator[Connection]:
+    with tempfile.TemporaryDirectory(prefix="gristmill-sql-") as spill, duckdb.connect(str(path), read_only=True) as db:
         lock_down(db, root, Path(spill))
         yield db
 
@@ -110,8 +113,21 @@ def lock_down(db: Connection, root: Path, spill: Path) -> None:
 
 
 def is_current(root: Path) -> bool:
-    """Whether the lake's catalogue describes the lake as it is and where it is."""
-    path = root / CATALOG
+    """Whether there is a catalogue that describes the lake as it is and where it is."""
+    return current_catalog(root) is not None
+
+
+def current_catalog(root: Path) -> Path | None:
+    """The catalogue that describes the lake as it is and where it is: its own, or the one kept for a lake that may only be read."""
+    return next((path for path in (root / CATALOG, _outside(root)) if _describes(path, root)), None)
+
+
+def _outside(root: Path) -> Path:
+    """Place of the catalogue of a lake that this user may only read."""
+    return cache_folder() / "catalogs" / f"{root.name}-{hashlib.blake2b(str(root).encode(), digest_size=8).hexdigest()}.duckdb"
+
+
+def _describes(path: Path, root: Path) -> bool:
     if not path.is_file():
         return False
     try:
@@ -152,13 +168,14 @@ def build_catalog(root: Path) -> None:
         finally:
             path.with_name(f"{path.name}.wal").unlink(missing_ok=True)  # stays where the disk was too full for the whole
 
+    place = root / CATALOG if os.access(root, os.W_OK) else _outside(root)
     try:
-        publish(root, CATALOG, write)
+        publish(place.parent, place.name, write)
         _share(root)
     except duckdb.Error as error:
         raise LakeError(
             f"the catalogue cannot be built: {str(error).partition(chr(10) + chr(10))[0]}",
-            where=str(root / CATALOG),
+            where=str(place),
             fix="free space if the disk is full; a table that is missing or cut short is rebuilt by `gristmill curate RECIPE`",
         ) from error
 

@@ -29,7 +29,7 @@ SELECT source, before, after, count(*) AS documents, sum(bytes)::BIGINT AS bytes
 """
 
 
-def place_of(text: str, lake: Path) -> tuple[Path, str]:
+def place_of(text: str, lake: Path | str) -> tuple[Path, str]:
     """Lake and snapshot name of ``LAKE``, ``LAKE@NAME`` or ``@NAME`` (of the lake at hand)."""
     folder, _, name = text.partition("@")
     return (open_lake(folder) if folder else open_lake(lake)), name or "current"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-import urllib.request
+import urllib.error
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,18 @@ from rich.text import Text
 from pipelines.progress import Tell, untold
 from pipelines.tables import table
 from pipelines.trainer import live_trainer, lock_holder
-from schemas.errors import InUse, LakeError
-from schemas.manifest import read_snapshot
+from schemas.errors import LakeError
+from schemas.lease import living
+from schemas.manifest import Snapshot, read_snapshot
 from schemas.settings import read_outcome
-from schemas.store import TEMPORARY, lock, verify
+from schemas.store import TEMPORARY, holder, using, verify
 from schemas.working_copy import cache_bound, copy_of
 
 Json = Any
 GOOD, NOTE, BAD = "ok", "note", "wrong"
+Finding = tuple[str, str, str]
+"""What was looked at, its state, and words."""
+CURRENT = "current"
 LOW_DISK_BYTES = 2_000_000_000
 PACKAGES = ("torch", "numpy", "pyarrow", "duckdb", "prefect", "tokenizers", "numba", "triton")
 
@@ -46,7 +49,7 @@ def examine(root: Path, deep: bool, tell: Tell = untold) -> list[dict[str, str]]
     return [{"what": what, "state": state, "detail": detail} for what, state, detail in checks]
 
 
-def _environment() -> Iterator[tuple[str, str, str]]:
+def _environment() -> Iterator[Finding]:
     yield "python", GOOD, f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores"
     for name in PACKAGES:
         try:
@@ -58,7 +61,7 @@ def _environment() -> Iterator[tuple[str, str, str]]:
     yield "C++ compiler", GOOD if compiler else NOTE, compiler or "none: training.compile falls back to eager"
 
 
-def _gpu() -> Iterator[tuple[str, str, str]]:
+def _gpu() -> Iterator[Finding]:
     if shutil.which("nvidia-smi") is None:
         yield "GPU", NOTE, "no NVIDIA driver: training runs on the CPU"
         return
@@ -74,56 +77,88 @@ def _gpu() -> Iterator[tuple[str, str, str]]:
             yield "GPU lock", NOTE, f"{path.stem.removeprefix('gristmill-gpu-')} is used by the trainer of process {holder}"
 
 
-def _disk(root: Path) -> tuple[str, str, str]:
+def _disk(root: Path) -> Finding:
     place = next(path for path in (root, *root.parents) if path.is_dir())
     free = shutil.disk_usage(place).free
     return "disk", BAD if free < LOW_DISK_BYTES else GOOD, f"{free / 1e9:,.1f} GB free at {place}"
 
 
-def _prefect() -> Iterator[tuple[str, str, str]]:
+def _prefect() -> Iterator[Finding]:
     """Runs that a Prefect server takes for alive; whether their processes are, it does not know."""
     address = os.environ.get("PREFECT_API_URL")
-    if address is None:
+    if not address:
         return
+    from pipelines.prefect_api import ask_server
+
     query = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}, "tags": {"all_": ["gristmill"]}}}
-    request = urllib.request.Request(f"{address}/flow_runs/filter", json.dumps(query).encode(), {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            names = sorted(run["name"] for run in json.load(answer))
-    except (OSError, ValueError) as error:
+        names = sorted(run["name"] for run in ask_server("flow_runs/filter", query))
+    except urllib.error.HTTPError as error:
+        refused = error.code in (401, 403)
+        fix = "set PREFECT_API_KEY or PREFECT_API_AUTH_STRING as its other clients do" if refused else "look at its log"
+        yield "Prefect server", NOTE if refused else BAD, f"{address} answers {error.code} {error.reason}: {fix}"
+        return
+    except (OSError, ValueError, LookupError, TypeError) as error:
         yield "Prefect server", BAD, f"{address} does not answer: {error}; start it, or unset PREFECT_API_URL"
         return
     alive = f"says that these run: {', '.join(names)}; one whose process was killed is marked Crashed by automations.yaml, or by hand"
     yield "Prefect server", NOTE if names else GOOD, alive if names else "no run is going on"
 
 
-def _lake(root: Path, deep: bool, tell: Tell) -> Iterator[tuple[str, str, str]]:
+def _lake(root: Path, deep: bool, tell: Tell) -> Iterator[Finding]:
     if copy := copy_of(root):
         room = f"{copy.used() / 1e9:,.2f} GB of at most {cache_bound() / 1e9:,.2f} are in the working copy {root}"
         yield "object store", GOOD, f"{copy.address} answers; {room}"
-    try:
-        with lock(root / ".lock", "doctor"):
-            leftovers = sum(1 for path in root.rglob(f"{TEMPORARY}*") if "runs" not in path.relative_to(root).parts)
-        yield "lake lock", GOOD, "free"
+    elsewhere = living(copy) if copy else {}
+    user = holder(root / ".lock") or elsewhere.get("lock")
+    yield "lake lock", NOTE if user else GOOD, f"in use by {user}" if user else "free"
+    if not user:
+        leftovers = sum(1 for path in root.rglob(f"{TEMPORARY}*") if "runs" not in path.relative_to(root).parts)
         swept = f"{leftovers} files of killed writers: the next `gristmill curate` removes them"
         yield "leftovers", NOTE if leftovers else GOOD, swept if leftovers else "none"
-    except LakeError as error:
-        yield "lake lock", NOTE, error.what
-    yield from _runs(root)
-    yield from _stages(root)
-    yield from _steps(root)
+    yield from _runs(root, elsewhere)
+    yield from _readable("stages", _stages(root))
+    snapshots, unreadable = _snapshots(root)
+    for name, error in unreadable.items():
+        anew = "`gristmill curate RECIPE` writes it anew" if name == CURRENT else "restore or delete the file"
+        yield f"snapshot {name}", BAD, f"{error.where}: {error.what}; {anew}"
+    if not unreadable:
+        yield from _readable("unfinished steps", _steps(root, snapshots))
+    if CURRENT in snapshots:
+        yield from _files(root, snapshots[CURRENT], deep, tell)
+    elif CURRENT not in unreadable:
+        yield "snapshot", NOTE, "nothing is curated yet"
+
+
+def _readable(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Findings, ended by one of what could not be read."""
     try:
-        snapshot = read_snapshot(root)
+        yield from findings
     except LakeError as error:
-        yield "snapshot", NOTE, str(error.what)
-        return
+        yield what, BAD, f"{error.where}: {error.what}; {error.fix}"
+
+
+def _snapshots(root: Path) -> tuple[dict[str, Snapshot], dict[str, LakeError]]:
+    """The snapshots that can be read, and why others cannot, by name."""
+    read: dict[str, Snapshot] = {}
+    unreadable: dict[str, LakeError] = {}
+    for path in sorted(root.glob("snapshots/*.json")):
+        try:
+            read[path.stem] = read_snapshot(root, path.stem)
+        except LakeError as error:
+            unreadable[path.stem] = error
+    return read, unreadable
+
+
+def _files(root: Path, snapshot: Snapshot, deep: bool, tell: Tell) -> Iterator[Finding]:
     files = [file for entries in snapshot.steps.values() for entry in entries for file in entry.files.values()]
     damaged = []
     for number, file in enumerate(files):
         tell(number, len(files))
         try:
             if deep:
-                verify(root, file)
+                with using(root):
+                    verify(root, file)
             elif (root / file.path).stat().st_size != file.bytes:
                 damaged.append(f"{file.path} was cut short or changed")
         except (OSError, LakeError) as error:
@@ -132,19 +167,17 @@ def _lake(root: Path, deep: bool, tell: Tell) -> Iterator[tuple[str, str, str]]:
     yield "files", BAD if damaged else GOOD, "; ".join(damaged[:5]) + " -> run again" if damaged else f"{len(files)} are whole ({how})"
 
 
-def _runs(root: Path) -> Iterator[tuple[str, str, str]]:
-    for path in sorted(root.glob("runs/*/.lock")):
-        try:
-            with lock(path, "doctor"):
-                continue
-        except LakeError as error:
-            yield f"run {path.parent.name}", GOOD if isinstance(error, InUse) else NOTE, error.what
+def _runs(root: Path, elsewhere: Mapping[str, str]) -> Iterator[Finding]:
+    there = {name.split("/")[1] for name in elsewhere if name.startswith("runs/")}
+    for name in sorted(there.union(path.parent.name for path in root.glob("runs/*/.lock"))):
+        user = holder(root / f"runs/{name}/.lock") or elsewhere.get(f"runs/{name}/.lock")
+        if user:
+            yield f"run {name}", GOOD, f"in use by {user}"
 
 
-def _steps(root: Path) -> Iterator[tuple[str, str, str]]:
+def _steps(root: Path, snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
     """Shards that are done and that no snapshot has taken: of a curation that was stopped, or of other recipes."""
-    snapshots = [read_snapshot(root, path.stem) for path in root.glob("snapshots/*.json")]
-    named = {entry.key for snapshot in snapshots for entries in snapshot.steps.values() for entry in entries}
+    named = {entry.key for snapshot in snapshots.values() for entries in snapshot.steps.values() for entry in entries}
     done = [path for path in root.glob("manifests/*/*/*.json") if path.stem not in named]
     steps = Counter(path.parent.parent.name for path in sorted(done, key=lambda path: path.stat().st_mtime))
     counted = ", ".join(f"{step} {count:,}" for step, count in steps.items())
@@ -153,7 +186,7 @@ def _steps(root: Path) -> Iterator[tuple[str, str, str]]:
     yield "unfinished steps", NOTE if done else GOOD, detail if done else "none"
 
 
-def _stages(root: Path) -> Iterator[tuple[str, str, str]]:
+def _stages(root: Path) -> Iterator[Finding]:
     for path in sorted(root.glob("runs/*/*-*/stage.json")):
         folder = path.parent
         name = f"stage {folder.parent.name}/{folder.name}"

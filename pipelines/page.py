@@ -24,7 +24,7 @@ from pipelines.state import lake_status
 from schemas.errors import GristmillError
 from schemas.manifest import Snapshot
 from schemas.settings import Outcome, StageSettings
-from schemas.store import here
+from schemas.store import address_of, here
 
 Json = Any
 
@@ -47,7 +47,7 @@ def tell_published(settings: RunParameters, snapshot: Snapshot, inside: str) -> 
         inside: the flow that published; nobody need train what ``curriculum`` published.
     """
     train = settings.model_copy(update={"run": settings.run or f"d{snapshot.id[:12]}"})
-    payload = {"lake": str(settings.root), "train": train.model_dump_json()}
+    payload = {"lake": address_of(settings.root), "train": train.model_dump_json()}
     resource = {"prefect.resource.id": f"gristmill.{'own-' if inside == 'curriculum' else ''}snapshot.{snapshot.id}"}
     emit_event("dataset.published", resource=resource, payload=payload)
 
@@ -58,7 +58,7 @@ def tell_alarms(state: Curation) -> None:
         return
     for row in pq.read_table(here(state.root, path), partitioning=None).to_pylist():
         resource = {"prefect.resource.id": f"gristmill.source.{row['source']}"}
-        emit_event(f"alarm.{row['kind']}", resource=resource, payload={"lake": str(state.root), "alarm": describe(row)})
+        emit_event(f"alarm.{row['kind']}", resource=resource, payload={"lake": address_of(state.root), "alarm": describe(row)})
 
 
 def show_plan(root: Path, run: str) -> None:
@@ -79,7 +79,7 @@ def show_stage(root: Path, planned: StageSettings, outcome: Outcome) -> None:
     create_markdown_artifact("\n".join(lines), key=key("loss", planned.run, planned.stage), description=f"How {name} ended")
     resource = {"prefect.resource.id": f"gristmill.stage.{planned.run}.{planned.stage}"}
     kind = "stage.stopped-early" if outcome.reason == "early_stop" else "stage.finished"
-    emit_event(kind, resource=resource, payload={"lake": str(root), "reason": outcome.detail, "loss": outcome.last_loss})
+    emit_event(kind, resource=resource, payload={"lake": address_of(root), "reason": outcome.detail, "loss": outcome.last_loss})
 
 
 def show_report(target: Path) -> None:

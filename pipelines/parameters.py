@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from schemas.errors import GristmillError, RecipeError, nearest
 from schemas.recipe import Recipe
 from schemas.recipe_file import load_recipe
 from schemas.stages import Stage
-from schemas.store import open_lake
+from schemas.store import open_lake, spelled
 from schemas.strict import NAME
+
+Lake = Annotated[str, BeforeValidator(spelled), Field(min_length=1)]
 
 
 class RunParameters(BaseModel):
@@ -22,7 +24,7 @@ class RunParameters(BaseModel):
 
     recipe: Path
     """The recipe's YAML file."""
-    lake: Path = Path("lake")
+    lake: Lake = "lake"
     """The lake's folder, made when absent; or `s3://bucket/prefix`."""
     changes: tuple[str, ...] = ()
     """Changes to the recipe, each `dotted.field=value`."""
@@ -82,7 +84,7 @@ class AblateParameters(BaseModel):
     """The recipe to compare it with."""
     neutral: Path
     """A recipe whose held-out documents belong to neither."""
-    lake: Path = Path("ablation")
+    lake: Lake = "ablation"
     """A lake of the comparison's own."""
     changes: tuple[str, ...] = ()
     """Changes to the first two recipes, each `dotted.field=value`."""
@@ -111,7 +113,7 @@ class ReportParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    lake: Path = Path("lake")
+    lake: Lake = "lake"
     """The lake's folder, or `s3://bucket/prefix`."""
     target: Path = Path("report.html")
     """The file to write; one that is there is replaced."""
@@ -122,7 +124,7 @@ class CleanupParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    lake: Path = Path("lake")
+    lake: Lake = "lake"
     """The lake's folder, or `s3://bucket/prefix`."""
     days: float = Field(default=7, ge=0)
     """What was written in so many days stays: an interrupted curation goes on from it."""

@@ -14,8 +14,10 @@ def init_project(folder: Path) -> list[Path]:
     """Write the project's files.
 
     Raises:
-        GristmillError: one of them exists already; nothing is written.
+        GristmillError: one of them exists already, or the folder is a lake; nothing is written.
     """
+    if (folder / "manifests").is_dir() or (folder / "snapshots").is_dir():
+        raise GristmillError("this is a lake", where=str(folder), fix="choose a folder of the project's own")
     targets = [folder / name for name in TEMPLATES]
     for target in targets:
         if target.exists():

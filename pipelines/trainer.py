@@ -21,6 +21,7 @@ from pathlib import Path
 
 from schemas.errors import DONE, SAVED, USER_ERROR, GristmillError
 from schemas.settings import Outcome, StageSettings, read_outcome
+from schemas.store import holder
 
 LOG, LOCK = "trainer.log", ".trainer"
 POLL_SECONDS = 0.1
@@ -119,15 +120,8 @@ def live_trainer(folder: Path) -> int | None:
 
 def lock_holder(path: Path) -> int | None:
     """Process id in a lock file that a live process holds, 0 where it says none; None when it is free."""
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:  # a shared lock, for which reading is enough: the lake may be read-only
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = file.read().strip()
-            return int(text) if text.isdigit() else 0
-    return None
+    text = holder(path)
+    return None if text is None else int(text) if text.isdigit() else 0
 
 
 def stop(pid: int, alive: Callable[[], bool], meanwhile: Callable[[], None], grace: float) -> None:

@@ -60,6 +60,23 @@ def lease(copy: WorkingCopy, name: str, purpose: str) -> Iterator[None]:
         claim.drop()
 
 
+def living(copy: WorkingCopy) -> dict[str, str]:
+    """Who holds a lock of the lake on any machine now, by the lock's name; asks only, and takes nothing."""
+    claims = [stored for stored in objects.listed(f"{copy.key}/.locks") if stored.seconds > time.time() - LEASE_SECONDS]
+    return {stored.key.split("/")[-2].replace("--", "/"): text for stored in claims if (text := _text(copy, stored.key))}
+
+
+def _text(copy: WorkingCopy, key: str) -> str:
+    partial: Path = copy.root / f"{TEMPORARY}{secrets.token_hex(8)}"
+    try:
+        objects.get(key, partial)
+        return partial.read_text(encoding="utf-8", errors="replace")[:200]
+    except (FileNotFoundError, LakeError):  # it was given up meanwhile
+        return ""
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 class _Claim:
     def __init__(self, copy: WorkingCopy, name: str, holder: str) -> None:
         self.copy, self.name, self.holder = copy, name, holder
@@ -74,13 +91,13 @@ class _Claim:
             if self.name not in self.copy.held:
                 now = self.write()
             others = [each for each in objects.listed(self.folder) if each.key != self.key]
-            living = [each for each in others if each.seconds > now - LEASE_SECONDS]
-            if not living:
+            alive = [each for each in others if each.seconds > now - LEASE_SECONDS]
+            if not alive:
                 for each in others:
                     objects.delete(each.key)
                 return
-            who = self._text(living[0].key) or who
-            if turn == TRIES - 1 or min(each.key for each in living) < self.key:
+            who = _text(self.copy, alive[0].key) or who
+            if turn == TRIES - 1 or min(each.key for each in alive) < self.key:
                 self.drop()
         raise InUse(
             f"in use by {who or 'another machine'}",
@@ -113,13 +130,3 @@ class _Claim:
         self.copy.held.pop(self.name, None)
         with contextlib.suppress(LakeError):  # it runs out by itself
             objects.delete(self.key)
-
-    def _text(self, key: str) -> str:
-        partial: Path = self.copy.root / f"{TEMPORARY}{secrets.token_hex(8)}"
-        try:
-            objects.get(key, partial)
-            return partial.read_text(encoding="utf-8", errors="replace")[:200]
-        except (FileNotFoundError, LakeError):  # it was given up meanwhile
-            return ""
-        finally:
-            partial.unlink(missing_ok=True)

@@ -128,14 +128,17 @@ def read_snapshot(root: Path, name: str = "current") -> Snapshot:
     """Read a named snapshot.
 
     Raises:
-        LakeError: the lake has no such snapshot.
+        LakeError: the lake has no such snapshot, or it is damaged.
     """
     path = root / f"snapshots/{name}.json"
     if not path.is_file():
         raise LakeError(f"no snapshot {name!r}", where=str(root), fix="run `gristmill curate RECIPE` first, or name another --lake")
     value = read_json(path)
-    steps = {step: [entry_from_json(entry) for entry in entries] for step, entries in value["steps"].items()}
-    return Snapshot(value["recipe"], steps)
+    try:
+        steps = {step: [entry_from_json(entry) for entry in entries] for step, entries in value["steps"].items()}
+        return Snapshot(value["recipe"], steps)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LakeError("damaged: it is no snapshot", where=str(path), fix="restore the file, or delete it and run again") from error
 
 
 def current_id(root: Path) -> str | None:

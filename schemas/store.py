@@ -22,6 +22,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,9 @@ from typing import Any
 from schemas.errors import InUse, LakeError
 from schemas.working_copy import TEMPORARY as TEMPORARY
 from schemas.working_copy import copy_of, open_address
+
+LOOKS = 10
+"""Times that a lock which is held is tried again, within a fifth of a second."""
 
 
 @dataclass(frozen=True)
@@ -131,14 +135,22 @@ def open_lake(place: Path | str) -> Path:
     Raises:
         LakeError: not a lake's address, no such bucket, or the store does not answer.
     """
-    text = str(place)
-    # A path has folded the slashes of an address into one, or none.
-    scheme, colon, key = text.partition(":")
-    if colon and not scheme.strip(ascii_lowercase + digits) and (not key or key.startswith("/")):
-        if scheme != "s3":
-            raise LakeError(f"{scheme}:// is no place for a lake", where="--lake", fix="write s3://BUCKET/PREFIX, or the path of a folder")
-        return open_address(f"s3://{key.lstrip('/')}").root
-    return Path(place).absolute()
+    text = spelled(place)
+    if not text.strip():
+        raise LakeError("it is empty", where="--lake (or GRISTMILL_LAKE)", fix="name a folder or s3://BUCKET/PREFIX; . is this folder")
+    scheme, colon, _ = text.partition("://")
+    if not colon or scheme.strip(ascii_lowercase + digits):
+        return Path(text).absolute()
+    if scheme != "s3":
+        raise LakeError(f"{scheme}:// is no place for a lake", where="--lake", fix="write s3://BUCKET/PREFIX, or the path of a folder")
+    return open_address(text).root
+
+
+def spelled(place: object) -> str:
+    """A lake's place as it was written: a path has folded the slashes of an address into one, or none."""
+    scheme, colon, key = str(place).partition(":")
+    is_address = bool(colon) and not scheme.strip(ascii_lowercase + digits) and (not key or key.startswith("/"))
+    return f"{scheme}://{key.lstrip('/')}" if is_address else str(place)
 
 
 def address_of(root: Path) -> str:
@@ -238,18 +250,44 @@ def lock(path: Path, purpose: str) -> Iterator[None]:
     except OSError as error:
         raise LakeError(f"cannot write: {error.strerror}", where=str(path), fix="check permissions, or name another --lake") from error
     with opened as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not taken(file.fileno()):
             file.seek(0)
             holder = file.read().strip() or "another process"
-            raise InUse(f"in use by {holder}", where=str(path), fix="wait for it to end, or stop it, then run again") from error
+            raise InUse(f"in use by {holder}", where=str(path), fix="wait for it to end, or stop it, then run again")
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()} ({purpose})\n")
         file.flush()
         with _among_machines(path, purpose):
             yield
+
+
+def taken(descriptor: int) -> bool:
+    """Whether an exclusive lock is got; somebody who only looks (``holder``) holds a shared one for an instant, which is waited out."""
+    for wait in (*[0.02] * LOOKS, None):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if wait is None:
+                return False
+            time.sleep(wait)
+        else:
+            return True
+    raise AssertionError
+
+
+def holder(path: Path) -> str | None:
+    """What the file of a lock that a live process holds says of it, None where it is free; disturbs nobody, and only reads."""
+    try:
+        file = path.open("rb")
+    except OSError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read(1000).decode("utf-8", "replace").strip()
+    return None
 
 
 @contextlib.contextmanager

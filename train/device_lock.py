@@ -7,7 +7,6 @@ minutes, and knows nothing of a trainer that was started by hand.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 import torch
 
 from schemas.errors import GristmillError
+from schemas.store import taken
 
 
 @contextlib.contextmanager
@@ -42,12 +42,10 @@ def exclusive(name: str, shown: str) -> Iterator[None]:
     path = Path(tempfile.gettempdir()) / f"gristmill-gpu-{name}.lock"
     descriptor = _open(path)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not taken(descriptor):
             holder = os.pread(descriptor, 32, 0).decode("utf-8", "replace").strip() or "?"
             fix = "wait for it to end or stop it (SIGTERM: it saves), or choose another device by CUDA_VISIBLE_DEVICES; then run again"
-            raise GristmillError(f"a trainer is at work on this device already (process {holder})", where=shown, fix=fix) from error
+            raise GristmillError(f"a trainer is at work on this device already (process {holder})", where=shown, fix=fix)
         with contextlib.suppress(OSError):  # another user's file, which can be locked and not written to
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -14,10 +14,15 @@ from pipelines import tables
 if TYPE_CHECKING:
     from pipelines.parameters import RunParameters
 
-Lake = Annotated[Path, Parameter(name=["--lake"], env_var="GRISTMILL_LAKE", help="The lake: a folder, or s3://BUCKET/PREFIX.")]
+Lake = Annotated[str, Parameter(name=["--lake"], env_var="GRISTMILL_LAKE", help="The lake: a folder, or s3://BUCKET/PREFIX.")]
 Changes = Annotated[
     tuple[str, ...],
-    Parameter(name=["--set"], negative=(), consume_multiple=False, help="Change a field of the recipe: --set a.b=c; may be repeated."),
+    Parameter(
+        name=["--set"],
+        negative=(),
+        consume_multiple=False,
+        help="Change a field of the recipe: --set a.b=c (paths are from this folder); may be repeated.",
+    ),
 ]
 Workers = Annotated[int, Parameter(name=["--workers"], help="Shards worked on at once; 0 is one for each core.")]
 Engine = Annotated[Literal["local", "dask"], Parameter(name=["--engine"], help="Where shards are worked on: here, or on a Dask cluster.")]
@@ -27,10 +32,10 @@ Ranks = Annotated[int, Parameter(name=["--ranks"], help="Training processes; mor
 Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print JSON.")]
 Recipe = Annotated[Path, Parameter(help="The recipe's YAML file.")]
 T = TypeVar("T")
-LAKE = Path("lake")
+LAKE = "lake"
 
 
-def read_parameters(recipe: Path, lake: Path, changes: tuple[str, ...], sample: str, **others: object) -> RunParameters:
+def read_parameters(recipe: Path, lake: str, changes: tuple[str, ...], sample: str, **others: object) -> RunParameters:
     """Check what a command was given.
 
     Raises:

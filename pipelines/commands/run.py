@@ -171,7 +171,7 @@ def ablate(
     tokens: Annotated[
         int | None, Parameter(help="Train each on so many, sources in proportion, instead of by the recipes' own stages.")
     ] = None,
-    lake: Annotated[Path, Parameter(name=["--lake"], help="A lake of the comparison's own.")] = Path("ablation"),
+    lake: Annotated[str, Parameter(name=["--lake"], help="A lake of the comparison's own.")] = "ablation",
     changes: Changes = (),
     workers: Workers = 0,
     json: Json = False,

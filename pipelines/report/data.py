@@ -13,6 +13,7 @@ from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.report.clusters import biggest_clusters, sampled_drops
 from pipelines.report.signals import signal_histograms
 from pipelines.report.training import MOST_RUNS, runs_data
+from schemas.store import address_of
 
 Json = Any
 Rows = list[dict[str, Json]]
@@ -77,7 +78,7 @@ def report_data(root: Path) -> dict[str, Json]:
         sources = ask(db, "SELECT * FROM summary_sources")
         judged, share = _sample(db)
         return {
-            "info": ask(db, "SELECT lake, snapshot, recipe FROM catalog_info")[0],
+            "info": ask(db, "SELECT snapshot, recipe FROM catalog_info")[0] | {"lake": address_of(root)},
             "sources": sources,
             "totals": _totals(sources),
             "outcomes": ask(db, _OUTCOMES),

@@ -147,3 +147,18 @@ def test_two_readers_at_once_and_no_leftover(lake: Path) -> None:
     with open_catalog(lake) as one, open_catalog(lake) as two:
         assert one.execute("SELECT 1").fetchone() == two.execute("SELECT 1").fetchone()
     assert [name for name in os.listdir(lake) if "catalog" in name] == [CATALOG]
+
+
+def test_a_lake_that_may_only_be_read_answers_though_its_catalogue_is_stale(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lake / CATALOG).write_bytes(b"stale")
+    before = {path: path.stat().st_mtime_ns for path in lake.rglob("*")}
+    cache = lake.parent / "cache"
+    monkeypatch.setenv("GRISTMILL_CACHE", str(cache))
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # a superuser may write to what says that none may
+    made = []
+    for _ in range(2):
+        with open_catalog(lake) as db:
+            assert db.execute("SELECT count(*) FROM documents").fetchone() == (5,)
+        made.append([path.stat().st_ino for path in cache.glob("catalogs/*.duckdb")])
+    assert made[0] == made[1] and len(made[0]) == 1, "made once"
+    assert {path: path.stat().st_mtime_ns for path in lake.rglob("*")} == before

@@ -35,13 +35,16 @@ def gristmill(*arguments: str, **options: object) -> subprocess.CompletedProcess
         (["run", str(ROOT / "recipes/python.yaml"), "--sample", "0%"], "--sample"),
         (["run", str(ROOT / "recipes/python.yaml"), "--set", "seeed=1", "--no-prefect"], "did you mean 'seed'?"),
         (["status", "--lake", "/nowhere"], "no such lake"),
+        (["status", "--lake", ""], "--lake (or GRISTMILL_LAKE): it is empty"),
+        (["run", str(ROOT / "recipes/python.yaml"), "--lake", ""], "--lake: "),
+        (["forget", "zz", "--lake", "LAKE"], "forget: no document 'zz'"),
         (["stage", str(ROOT / "recipes/python.yaml"), "cod"], "did you mean 'code'?"),
     ],
 )
 def test_user_errors_are_said_without_a_traceback_and_end_with_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    lake: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    assert run_command(arguments) == 2
+    assert run_command([str(lake) if each == "LAKE" else each for each in arguments]) == 2
     said = capsys.readouterr().err
     assert words in said and "Traceback" not in said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import shutil
@@ -20,7 +21,7 @@ from pipelines.snapshots import keep_snapshot, list_snapshots, use_snapshot
 from pipelines.stats import SOURCES, bar, histogram, lake_stats, print_stats
 from schemas.errors import LakeError
 from schemas.manifest import Snapshot, commit, read_snapshot, write_snapshot
-from schemas.store import lock
+from schemas.store import holder, lock
 from tests.pipelines.fixture_lake import TEXTS, doc, locator, put
 
 
@@ -152,6 +153,60 @@ def test_the_doctor_asks_prefect_which_runs_it_takes_for_alive(lake: Path, monke
     assert state == "note" and "these run: python;" in detail and b"RUNNING" in asked[0]
     state, detail = findings(lake)["Prefect server"]
     assert state == "wrong" and "does not answer" in detail
+
+
+@pytest.mark.parametrize(
+    ("settings", "header"),
+    [({"PREFECT_API_KEY": "k"}, "Bearer k"), ({"PREFECT_API_AUTH_STRING": "a:b"}, "Basic YTpi"), ({}, None)],
+)
+def test_the_doctor_asks_with_the_key_of_prefects_settings_and_notes_a_refusal(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], header: str | None
+) -> None:
+    asked: list[str | None] = []
+
+    class Api(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.headers["Authorization"])
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    for name in ("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    with HTTPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name, value in {**settings, "PREFECT_API_URL": f"http://127.0.0.1:{server.server_port}/api"}.items():
+            monkeypatch.setenv(name, value)
+        state, detail = findings(lake)["Prefect server"]
+        server.shutdown()
+    assert asked == [header] and state == "note" and "401" in detail and "PREFECT_API_KEY" in detail
+
+
+def test_the_doctor_looks_at_locks_without_taking_them(lake: Path) -> None:
+    lock_file = lake / "runs/demo/.lock"
+    with lock(lock_file, "earlier"):
+        pass
+    before = {path: path.read_bytes() for path in (lock_file,)}
+    assert findings(lake)["lake lock"] == ("ok", "free") and not (lake / ".lock").exists()
+    assert {path: path.read_bytes() for path in before} == before
+    with lock_file.open("rb") as looks:  # as somebody who only looks does, for an instant
+        fcntl.flock(looks, fcntl.LOCK_SH)
+        threading.Timer(0.05, lambda: fcntl.flock(looks, fcntl.LOCK_UN)).start()
+        with lock(lock_file, "run"):
+            assert "(run)" in (holder(lock_file) or "")
+
+
+@pytest.mark.parametrize("content", ["{not json", "{}", '{"recipe": "r", "steps": {"read": [1]}}'])
+def test_a_damaged_snapshot_is_a_finding_not_the_doctors_end(lake: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
+    keep_snapshot(lake, "before")
+    (lake / "snapshots/current.json").write_text(content)
+    assert run_command(["doctor", "--lake", str(lake), "--json"]) == 2
+    found = {line["what"]: line for line in json.loads(capsys.readouterr().out)}
+    assert found["snapshot current"]["state"] == "wrong" and "damaged" in found["snapshot current"]["detail"]
+    assert found["lake lock"]["state"] == "ok"
 
 
 def test_garbage_is_counted_and_collected_only_from_a_free_lake(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:

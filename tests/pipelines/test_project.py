@@ -29,3 +29,8 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     with pytest.raises(GristmillError, match="exists already"):
         init_project(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["automations.yaml"]
+
+
+def test_a_lake_is_no_project(lake: Path) -> None:
+    with pytest.raises(GristmillError, match="this is a lake"):
+        init_project(lake)
