@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,9 +63,11 @@ class LocalExecutor:
 def _in_processes(function: Callable[..., Any], tasks: Sequence[Any], workers: int) -> Iterator[tuple[int, Any]]:
     """Run tasks in a pool; when a process of it dies, run what is left one by one, so that the task that kills is known."""
     left = dict(enumerate(tasks))
-    pool = _processes(workers)
+    pool, positions = _processes(workers), dict[Any, int]()
     try:
-        positions = {pool.submit(function, task): position for position, task in left.items()}
+        with suppress(BrokenProcessPool):  # one of the first may be dead already
+            for position, task in left.items():
+                positions[pool.submit(function, task)] = position
         for future in as_completed(positions):
             try:
                 result = future.result()

@@ -126,7 +126,7 @@ class PageProgress:
         self._artifacts: dict[str, UUID] = {}
         self._done: Counter[str] = Counter()
         self._totals: dict[str, int] = {}
-        self._shown = 0.0
+        self._shown = float("-inf")
 
     def start(self, step: str, total: int) -> None:
         """See ``curate.step.Progress``."""
@@ -170,7 +170,7 @@ class TrainingProgress:
     def __init__(self, key: str, say: Callable[[str], None]) -> None:
         self._key, self._say = key, say
         self._artifact: UUID | None = None
-        self._shown = 0.0
+        self._shown = float("-inf")
 
     def __call__(self, line: str) -> None:
         """Take a line."""

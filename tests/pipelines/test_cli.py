@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -91,7 +92,8 @@ def test_help_and_questions_import_no_heavy_package(lake: Path) -> None:
 
 
 def test_a_closed_pipe_is_no_error(lake: Path) -> None:
-    command = f"{sys.executable} -m pipelines.cli sql 'SELECT * FROM range(1000000)' --format csv --lake {lake} | head -n 1"
+    asked = ["-m", "pipelines.cli", "sql", "SELECT * FROM range(1000000)", "--format", "csv", "--lake", str(lake)]
+    command = f"{shlex.join([sys.executable, *asked])} | head -n 1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], cwd=ROOT, capture_output=True, text=True)
     assert (done.stdout, done.stderr, done.returncode) == ("range\n", "", 0)
 
@@ -130,7 +132,7 @@ def test_a_stop_that_a_library_swallows_is_a_stop(monkeypatch: pytest.MonkeyPatc
     def app(*_: object, **__: object) -> None:
         with suppress(BaseException):
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(5)
+            time.sleep(60)
         raise ImportError("half a module")
 
     before = signal.getsignal(signal.SIGTERM)

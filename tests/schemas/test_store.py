@@ -42,7 +42,7 @@ def test_a_writer_killed_halfway_leaves_the_name_empty_and_a_temporary_that_is_r
         "import sys, time; from pathlib import Path; from schemas.store import publish\n"
         "def write(path):\n"
         "    with path.open('wb') as file:\n"
-        "        file.write(b'x' * 1000); file.flush(); print('writing', flush=True); time.sleep(60)\n"
+        "        file.write(b'x' * 1000); file.flush(); print('writing', flush=True); time.sleep(3600)\n"
         "publish(Path(sys.argv[1]), 'a.bin', write)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -57,7 +57,7 @@ def test_a_writer_killed_halfway_leaves_the_name_empty_and_a_temporary_that_is_r
 def test_a_lock_is_exclusive_names_its_holder_and_dies_with_it(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from schemas.store import lock\n"
-        "with lock(Path(sys.argv[1]), 'curate'):\n    print('held', flush=True); time.sleep(60)\n"
+        "with lock(Path(sys.argv[1]), 'curate'):\n    print('held', flush=True); time.sleep(3600)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / ".lock")], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "held\n"
@@ -65,7 +65,7 @@ def test_a_lock_is_exclusive_names_its_holder_and_dies_with_it(tmp_path):
         pass
     process.kill()
     process.wait()
-    for _ in range(100):
+    for _ in range(1200):
         try:
             with lock(tmp_path / ".lock", "train"):
                 return

@@ -15,12 +15,16 @@ import pytest
 from pipelines.report import write_report
 from tests.pipelines.fixture_lake import doc
 
+PATIENCE = 600_000
+"""Milliseconds."""
+
 
 @contextmanager
 def opened(browser: Any, address: str, **how: Any) -> Iterator[Any]:
     """A page of the address; fails on anything its console says, on a question it asks, and on any request to elsewhere."""
     context = browser.new_context(**how)
     page = context.new_page()
+    page.set_default_timeout(PATIENCE)
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
@@ -38,7 +42,7 @@ def draw_all(page: Any) -> int:
     from playwright.sync_api import expect
 
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    expect(page.locator("[data-chart]:not([data-drawn])")).to_have_count(0, timeout=30_000)
+    expect(page.locator("[data-chart]:not([data-drawn])")).to_have_count(0, timeout=PATIENCE)
     marked = page.evaluate(
         "[...document.querySelectorAll('[data-chart]')].filter(e => e.querySelector('svg .mark-rect path, svg .mark-line path')).length"
     )
@@ -80,28 +84,34 @@ def address(hostile_lake: Path) -> Iterator[str]:
     assert process.stdout is not None
     yield process.stdout.readline().split()[0].rstrip("/")
     process.terminate()
-    process.wait(30)
+    process.wait(600)
+
+
+def find(page: Any, name: str) -> None:
+    """Search for a document, and wait for the answer."""
+    page.fill("#find", name)
+    with page.expect_navigation():
+        page.press("#find", "Enter")
 
 
 def test_the_live_report_leads_to_a_document(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         assert draw_all(page) >= 11
-        page.fill("#find", "user-1")
-        page.press("#find", "Enter")
+        find(page, "user-1")
         life = page.locator("main").text_content()
         assert doc(1).hex() in life and "too_dull" in life and "<img src=x onerror" in life
-        page.fill("#find", "user-2")
-        page.press("#find", "Enter")
-        page.click(f"main a:has-text('{doc(0).hex()[:12]}')")
+        find(page, "user-2")
+        with page.expect_navigation():
+            page.click(f"main a:has-text('{doc(0).hex()[:12]}')")
         assert "web-r2" in page.locator("main").text_content()
-        page.fill("#find", "user-4")
-        page.press("#find", "Enter")
+        find(page, "user-4")
         assert "⟨U+202E⟩ around" in page.locator("pre").first.text_content()
 
 
 def test_a_document_that_is_not_there_is_said(address: str, browser: Any) -> None:
     context = browser.new_context()
     page = context.new_page()
+    page.set_default_timeout(PATIENCE)
     assert page.goto(f"{address}/document?id=%3Cscript%3E").status == 404
     assert "<script>" in page.locator("main").text_content()
     context.close()
@@ -110,7 +120,8 @@ def test_a_document_that_is_not_there_is_said(address: str, browser: Any) -> Non
 def test_sql_answers_and_shows_markup_as_text(address: str, browser: Any) -> None:
     with opened(browser, f"{address}/sql") as page:
         page.fill("#query", "SELECT text FROM documents ORDER BY record")
-        page.click("main button")
+        with page.expect_navigation():
+            page.click("main button")
         assert page.locator("tbody tr").count() == 5
         assert "</script><script>" in page.locator("tbody tr").first.text_content()
 

@@ -13,7 +13,11 @@ from pipelines.report.server import HEADERS, SHOWN_ROWS, Ui
 
 @pytest.fixture
 def client(lake: Path) -> TestClient:
-    return TestClient(Ui(lake, seconds=0.5).app(), base_url="http://127.0.0.1:8421")
+    return asking(lake, 600)
+
+
+def asking(lake: Path, seconds: float) -> TestClient:
+    return TestClient(Ui(lake, seconds).app(), base_url="http://127.0.0.1:8421")
 
 
 @pytest.mark.parametrize(
@@ -40,10 +44,9 @@ def test_sql_shows_a_bounded_number_of_rows(client: TestClient) -> None:
     assert answer.text.count("<tr>") == SHOWN_ROWS + 1 and f"The first {SHOWN_ROWS} rows;" in answer.text
 
 
-def test_a_query_that_takes_too_long_is_stopped(client: TestClient) -> None:
-    answer = client.get(
-        "/sql", params={"query": "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range % 7 = b.range % 3"}
-    )
+def test_a_query_that_takes_too_long_is_stopped(client: TestClient, lake: Path) -> None:
+    query = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range % 7 = b.range % 3"
+    answer = asking(lake, 0.5).get("/sql", params={"query": query})
     assert answer.status_code == 400 and "stopped after 0.5 seconds" in answer.text
     assert client.get("/sql", params={"query": "SELECT 41 + 1 AS answer"}).text.count("42") == 1
 
