@@ -48,7 +48,7 @@ def _client(workers: int) -> Iterator[Client]:
     address = dask.config.get("scheduler-address", None)
     if address:
         try:
-            client = connect(address, timeout="10s")
+            client = connect(address)  # waits as long as distributed.comm.timeouts.connect says
         except OSError as error:
             fix = "start `dask scheduler` there, or unset DASK_SCHEDULER_ADDRESS"
             raise GristmillError(f"no scheduler answers: {error}", where=str(address), fix=fix) from error

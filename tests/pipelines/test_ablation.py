@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,18 @@ from tests.pipelines.tiny import write_project
 
 MODEL = "model: {layers: 1, width: 32, heads: 2}\n"
 NEUTRAL = "name: neutral\nsources:\n  other: {reader: jsonl, paths: [other.jsonl], id_field: id}\nholdout: {share: 0.5}\n"
+DIES_IN_THE_SECOND_TRAINING = """
+import os, signal, sys
+from pipelines import ablation
+from pipelines.cli import run_command
+train = ablation.run_trainer
+def dying(root, settings, say):
+    first = not list(root.glob("ablation/runs/*.json"))
+    return train(root, settings, say if first else lambda line: os.kill(os.getpid(), signal.SIGKILL))
+ablation.run_trainer = dying
+sys.exit(run_command(sys.argv[1:]))
+"""
+"""The trainer at work outlives it."""
 
 
 def project(folder: Path) -> list[str]:
@@ -34,16 +45,13 @@ def project(folder: Path) -> list[str]:
     return ["ablate", *names, "--neutral", str(folder / "neutral.yaml"), "--tokens", "2000", "--lake", str(folder / "lake")]
 
 
-@pytest.mark.timeout(900)  # seven trainers are started, and each imports torch
+@pytest.mark.timeout(1800)  # seven trainers are started, and each imports torch
 def test_a_killed_comparison_goes_on_and_is_fair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command, root = project(tmp_path), tmp_path / "lake"
-    process = subprocess.Popen([sys.executable, "-m", "pipelines.cli", *command], stdout=subprocess.PIPE, text=True)
-    while not list(root.glob(f"{FOLDER}/runs/*.json")) and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    killed = subprocess.run([sys.executable, "-c", DIES_IN_THE_SECOND_TRAINING, *command], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     finished = {path: path.stat().st_mtime_ns for path in root.glob(f"{FOLDER}/runs/*.json")}
-    assert finished and read_ablation(root) is None
+    assert len(finished) == 1 and read_ablation(root) is None
 
     assert run_command(command) == 0
     said = capsys.readouterr().out

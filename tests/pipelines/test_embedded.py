@@ -20,7 +20,7 @@ def gristmill(cache: Path, *arguments: str | Path) -> subprocess.CompletedProces
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environment = {**kept, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)}
     command = [sys.executable, "-m", "pipelines.cli", *map(str, arguments)]
-    return subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=800)
 
 
 def published(lake: Path) -> dict[str, str]:
@@ -30,6 +30,7 @@ def published(lake: Path) -> dict[str, str]:
     return {str(path.relative_to(lake)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.timeout(1800)
 def test_flows_print_nothing_of_their_own_and_publish_the_same_bytes(tmp_path: Path) -> None:
     recipe = write_project(tmp_path / "in")
     bare = gristmill(tmp_path, "run", recipe, "--lake", tmp_path / "bare", "--set", "stages=[]", "--no-prefect")

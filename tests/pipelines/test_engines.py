@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +17,7 @@ from tests.pipelines.tiny import write_project
 
 dask = pytest.importorskip("dask")
 pytest.importorskip("distributed")  # before any dask.config.set, which would forget its defaults again
-REPOSITORY = Path(__file__).parents[2]
+from tests.pipelines.dask_site import cluster  # noqa: E402
 
 
 def write(writer: ShardWriter, task: dict[str, str]) -> dict[str, int]:
@@ -60,23 +56,8 @@ def test_what_a_dead_worker_had_is_done_by_others_and_a_deadly_shard_is_named(na
 
 def test_a_cluster_with_a_scheduler_and_workers_of_its_own_gives_the_bytes_of_this_machine(tmp_path: Path) -> None:
     recipe = write_project(tmp_path / "in")
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    where = tmp_path / "scheduler.json"
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
-    command += ["--dashboard-address", "127.0.0.1:0"]  # else port 8787, which serves other pages too
-    processes = [subprocess.Popen([*command, "--scheduler-file", str(where)], env=environment, stderr=subprocess.DEVNULL, cwd=tmp_path)]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(where), "--nthreads", "1", "--no-nanny"]
-    worker += ["--no-dashboard", "--local-directory", str(tmp_path)]
-    try:
-        processes += [subprocess.Popen(worker, env=environment, stderr=subprocess.DEVNULL, cwd=tmp_path) for _ in range(2)]
-        while not where.exists() or not where.read_text().strip():
-            time.sleep(0.1)
-        with dask.config.set({"scheduler-address": json.loads(where.read_text())["address"]}):
-            assert run_command(["curate", str(recipe), "--lake", str(tmp_path / "dask"), "--engine", "dask"]) == 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    with cluster(tmp_path, [{}, {}]) as address, dask.config.set({"scheduler-address": address}):
+        assert run_command(["curate", str(recipe), "--lake", str(tmp_path / "dask"), "--engine", "dask"]) == 0
     assert run_command(["curate", str(recipe), "--lake", str(tmp_path / "local")]) == 0
     lakes = [
         {path.relative_to(lake): path.read_bytes() for path in lake.rglob("*") if path.is_file() and path.suffix not in ("", ".duckdb")}
@@ -87,7 +68,7 @@ def test_a_cluster_with_a_scheduler_and_workers_of_its_own_gives_the_bytes_of_th
 
 def test_no_scheduler_is_said() -> None:
     with (
-        dask.config.set({"scheduler-address": "tcp://127.0.0.1:9"}),
+        dask.config.set({"scheduler-address": "tcp://127.0.0.1:9", "distributed.comm.timeouts.connect": "1s"}),
         pytest.raises(GristmillError, match="no scheduler"),
         engine("dask", 1),
     ):
