@@ -142,10 +142,11 @@ def _write(writer: ShardWriter, members: Sequence[Member], new: Sequence[Member]
 
 def _scan_step(c: Curation, last: Entry, turn: int) -> tuple[Step, list[Shard]]:
     references = last.files["references"].path
+    judged = [entry.content for step in ("repeats", "dedup") for entry in c.steps[step]]
     shards = [
         Shard(
             entry.label,
-            [last.content, entry.content, c.steps["rules"][shard].content],
+            [last.content, entry.content, c.steps["rules"][shard].content, judged],
             {
                 "survivors": _survivor_paths(c, shard),
                 "documents": c.path("read", "documents", shard),

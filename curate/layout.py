@@ -64,7 +64,7 @@ def layout_step(
             "signals": [signal_files(steps, own, shard) for shard in mine],
         }
         shards.append(Shard(f"{name}/{generation:05d}", inputs, task))
-    return Step("layout", 1, pack_settings(recipe), _layout), shards
+    return Step("layout", 2, pack_settings(recipe), _layout), shards
 
 
 def _uses(source: Source, steps: Mapping[str, Sequence[Entry]], generation: int) -> tuple[str | None, Json, Entry | None]:
@@ -113,8 +113,8 @@ def _layout(writer: ShardWriter, task: Json) -> Mapping[str, int]:
             before = cuts[-1]["first_row"] + cuts[-1]["rows"] if number else 0
             shards = np.unique(shards_of(places[first:stop])).tolist()
             where = {"split": "train" if repeats else "holdout", "repeats": repeats, "bin": level, "number": number, "shards": shards}
-            where |= {"row_length": row_length} if "shorter" in task else {}
-            cuts.append(where | {"first_row": before, "rows": packing.rows})
+            # Rows depend on how they are packed even where the layout does not: which of BOS and EOS there is, say.
+            cuts.append(where | {"first_row": before, "rows": packing.rows, "pack": settings})
             groups.append(lot.slice(first, stop - first))
     if groups:
         writer.publish("layout", "parquet", lambda path: _write_groups(path, groups), sum(group.num_rows for group in groups))

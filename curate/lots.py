@@ -80,11 +80,11 @@ def pack_step(root: Path, recipe: Recipe, tokenizer: Entry, tokens: Sequence[Ent
     for layout in layouts:
         cuts = json.loads((root / layout.files["cuts"].path).read_text(encoding="utf-8")) if "cuts" in layout.files else []
         for group, cut in enumerate(cuts):
-            source, length = source_of(layout), cut.get("row_length", recipe.pack.row_length)
+            source, settings = source_of(layout), cut.get("pack") or pack_settings(recipe)  # an earlier generation's may lack them
+            length = settings["row_length"]
             name = {"source": source, "bin": cut["bin"], "repeats": cut["repeats"]}
             tag = fingerprint(layout.content, file.checksum, length)[:8]
             lot = f"{source}-{cut['split']}-x{cut['repeats']}-b{cut['bin']}-l{length}-{tag}"
-            settings = pack_settings(recipe) | {"row_length": length}
             task = {**name, "lot": lot, "group": group, "first_row": cut["first_row"], "pack": settings}
             task |= {
                 "generation": generation_of(layout),
@@ -93,7 +93,7 @@ def pack_step(root: Path, recipe: Recipe, tokenizer: Entry, tokens: Sequence[Ent
                 "tokenizer": file.path,
             }
             shards.append(Shard(f"{lot}/{cut['number']:05d}", [layout.content, group], task))
-    return Step("pack", 1, {"tokenizer": file.checksum}, _pack), shards
+    return Step("pack", 2, {"tokenizer": file.checksum}, _pack), shards
 
 
 def _pack(writer: ShardWriter, task: Json) -> Mapping[str, int]:
@@ -205,7 +205,7 @@ def lots_step(
         task = _lots_task(recipe, generation, tokens[first:end], mine, rows)
         inputs = [[entry.content for entry in entries] for entries in (tokens[first:end], mine, rows)]
         made.append(Shard(f"{generation:05d}", [generation, *inputs], task))
-    return Step("lots", 2, {}, _lots), made
+    return Step("lots", 3, {}, _lots), made
 
 
 def _lots_task(recipe: Recipe, generation: int, tokens: Sequence[Entry], layouts: Sequence[Entry], packed: Sequence[Entry]) -> Json:
