@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -145,12 +146,26 @@ class Recipe(Strict):
         for name in ("batch_rows", "micro_batch_rows"):
             if getattr(settings, name) < 1:
                 raise RecipeError(f"{getattr(settings, name)} is below 1", where=f"{where}.{name}")
+        _refuse_no_amount(asdict(settings), where)
         return settings
 
     def _know(self, names: Any, where: str) -> None:
         for name in names:
             if name not in self.sources:
                 raise ValueError(f"{where} names an unknown source {name!r}{nearest(name, self.sources)}")
+
+
+def _refuse_no_amount(value: Any, where: str) -> None:
+    """Refuse numbers that are infinite, none, or below 0: no setting of the trainer but optimizers' own has a meaning for them.
+
+    Raises:
+        RecipeError: names the field.
+    """
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        if name != "options":
+            _refuse_no_amount(inner, f"{where}.{name}")
+    if isinstance(value, float | int) and not 0 <= value < math.inf:
+        raise RecipeError(f"{value} is no number from 0 on", where=where)
 
 
 def merge(base: Any, over: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from schemas.recipe import Recipe, merge
 from schemas.store import read_json
 
 Json = Any
-_BOOL = "tag:yaml.org,2002:bool"
+_BOOL, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
 
 
 def load_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
@@ -26,7 +27,7 @@ def load_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
 
     Args:
         path: the YAML file; ``extends: other.yaml`` merges it over another (mappings merge, everything else is replaced).
-        changes: ``dotted.field=value`` settings, the value in YAML; list items by number.
+        changes: ``dotted.field=value`` settings, the value in YAML; list items by number, paths relative to the current folder.
 
     Raises:
         RecipeError: not readable, not YAML, or not a recipe.
@@ -34,6 +35,7 @@ def load_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     merged, lines = _merged(path, ())
     for change in changes:
         _set(merged, change)
+    _absolute_paths(merged, Path.cwd())  # those of changes; a file's are absolute by now
     if isinstance(merged.get("start_from"), str) and isinstance(merged.get("model", {}), dict):
         merged["model"] = _started(merged.get("model", {}), Path(merged["start_from"]) / "config.json")
     try:
@@ -101,6 +103,8 @@ _Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+# YAML 1.1 takes 1e-3 and 1e9 for text.
+_Loader.add_implicit_resolver(_FLOAT, re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+.0123456789"))
 
 
 def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], dict[str, tuple[Path, int]]]:
@@ -151,9 +155,9 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
     for signal in signals.values() if isinstance(signals, dict) else []:
         for kind, path in signal.items() if isinstance(signal, dict) else []:
             if kind in ("classifier", "losses") or (kind == "python" and str(path).partition(":")[0].endswith(".py")):
-                signal[kind] = str(folder / str(path))
+                signal[kind] = _placed(folder, str(path))
             elif kind in ("transformer", "fasttext") and isinstance(path, dict) and isinstance(path.get("path"), str):
-                path["path"] = str(folder / path["path"])
+                path["path"] = _placed(folder, path["path"])
     decontaminate = value.get("decontaminate")
     sets = decontaminate.get("sets") if isinstance(decontaminate, dict) else None
     for each in sets.values() if isinstance(sets, dict) else []:
@@ -166,19 +170,24 @@ def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
     choices = value.get("choices")
     for one in choices.values() if isinstance(choices, dict) else []:
         if isinstance(one, dict) and isinstance(one.get("path"), str):
-            one["path"] = str(folder / one["path"])
+            one["path"] = _placed(folder, one["path"])
     if isinstance(value.get("start_from"), str):
-        value["start_from"] = str(folder / value["start_from"])
+        value["start_from"] = _placed(folder, value["start_from"])
     tokenizer = value.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("path"), str):
-        tokenizer["path"] = str(folder / tokenizer["path"])
+        tokenizer["path"] = _placed(folder, tokenizer["path"])
+
+
+def _placed(folder: Path, path: str) -> str:
+    """A path of a recipe as an absolute one; ~ is the user's own folder."""
+    return str(folder / os.path.expanduser(path))  # noqa: PTH111  # Path's own raises where there is no such user
 
 
 def _absolute_lists(section: Json, fields: Sequence[str], folder: Path) -> None:
     """Make the paths in lists of a section absolute."""
     for field in fields if isinstance(section, dict) else ():
         if isinstance(section.get(field), list):
-            section[field] = [str(folder / p) if isinstance(p, str) and "://" not in p else p for p in section[field]]
+            section[field] = [_placed(folder, p) if isinstance(p, str) and "://" not in p else p for p in section[field]]
 
 
 def _set(recipe: dict[str, Json], change: str) -> None:
@@ -189,7 +198,9 @@ def _set(recipe: dict[str, Json], change: str) -> None:
     place: Json = recipe
     try:
         for name in parents:
-            place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+            if isinstance(place, dict) and place.get(name) is None:  # absent, or switched off by null
+                place[name] = {}
+            place = place[int(name) if isinstance(place, list) else name]
         place[int(last) if isinstance(place, list) else last] = yaml.load(text, Loader=_Loader)
     except (ValueError, IndexError, TypeError, AttributeError) as error:
         raise RecipeError(

@@ -39,6 +39,9 @@ class Language(Strict):
     """A probability at or below it fails as language_score, as FineWeb does; null is off."""
 
 
+MOST_EPOCHS = 10_000
+"""Beyond this a number of uses is a slip of the pen; counts of them stay far within 32 bits."""
+
 FINEWEB2 = {1: 1, 2: 2, 3: 3, 5: 5, 100: 8, 1000: 1}
 """FineWeb2's copies by cluster size (Penedo et al. 2025): a text found 5 to 99 times is used 5 times, one found 1000 times once."""
 
@@ -140,6 +143,8 @@ class Source(Strict):
             raise ValueError(f"'parts' is for the python reader, not for {self.reader}")
         if self.repeats is not None and self.max_epochs is not None:
             raise ValueError("a source has either 'max_epochs' or 'repeats'")
+        if self.epochs > MOST_EPOCHS:
+            raise ValueError(f"{self.epochs:g} epochs are above {MOST_EPOCHS:,}")
         if self.epochs > 7 and not self.allow_many_epochs:
             raise ValueError(f"max_epochs {self.epochs:g} is above 7, where repetition hurts: set allow_many_epochs: true to insist")
         return self

@@ -10,6 +10,6 @@ SQL_NAME = r"^[a-z][a-z0-9_]{0,40}$"
 
 
 class Strict(BaseModel):
-    """Base of all recipe sections: unknown keys are refused, values are not coerced from other types."""
+    """Base of all recipe sections: unknown keys are refused, and numbers that are none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)

@@ -158,3 +158,43 @@ def test_the_recipes_that_pages_show_can_be_loaded(page: str, tmp_path: Path) ->
     (tmp_path / "base.yaml").write_text("{}")
     (tmp_path / "recipe.yaml").write_text(recipe)
     assert load_recipe(tmp_path / "recipe.yaml").stages
+
+
+def test_exponents_are_numbers_wherever_they_stand(tmp_path):
+    text = BASE.replace("tokens: 1000", "tokens: 1e5, training: {optimizer: {lr: 1e-3}}").replace("batch_rows: 8,", "clip: .5e+1,")
+    recipe = load_recipe(write(tmp_path, "r.yaml", text), ["training.z_loss=1e-4", "stages.0.training.schedule.min_ratio=2E-2"])
+    settings = recipe.training_of(recipe.stages[0])
+    assert (recipe.stages[0].tokens, settings.optimizer.lr, settings.clip) == (100_000, 1e-3, 5.0)
+    assert (settings.z_loss, settings.schedule.min_ratio) == (1e-4, 0.02)
+
+
+@pytest.mark.parametrize(
+    "training",
+    ["optimizer: {lr: .nan}", "clip: .inf", "optimizer: {lr: -1.0}", "eval_every: -1", "keep_last: -2", "schedule: {warmup_steps: -1}"],
+)
+def test_training_takes_no_numbers_that_are_none(tmp_path, training):
+    field = training.replace("{", "").partition(":")[0]
+    for text in (BASE.replace("micro_batch_rows: 8", training), BASE.replace("mixture: {web: 1}", f"training: {{{training}}}")):
+        with pytest.raises(RecipeError, match=f"training.{field}.*is no number from 0 on"):
+            load_recipe(write(tmp_path, "r.yaml", text))
+
+
+def test_uses_beyond_any_sense_are_refused(tmp_path):
+    for what in ("max_epochs: 3.0e+9", "repeats: {by: n_words, most: 3e9}", "repeats: {clusters: {1: 1, 2: 3e9}}"):
+        text = BASE.replace('paths: ["*.jsonl"]', f'paths: ["*.jsonl"], allow_many_epochs: true, {what}')
+        with pytest.raises(RecipeError, match=r"3e\+09 epochs are above 10,000"):
+            load_recipe(write(tmp_path, "r.yaml", text))
+
+
+def test_paths_of_set_are_relative_to_the_current_folder_and_a_tilde_is_home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "recipes").mkdir()
+    path = write(tmp_path / "recipes", "r.yaml", BASE.replace("*.jsonl", "~/*.jsonl"))
+    assert load_recipe(path).sources["web"].paths == [str(tmp_path / "home/*.jsonl")]
+    assert load_recipe(path, ["sources.web.paths=[data/a.jsonl]"]).sources["web"].paths == [str(tmp_path / "data/a.jsonl")]
+
+
+def test_set_reaches_into_a_section_that_null_switched_off(tmp_path):
+    recipe = load_recipe(write(tmp_path, "r.yaml", BASE + "dedup: {near: null}\n"), ["dedup.near.threshold=0.7"])
+    assert recipe.dedup.near is not None and recipe.dedup.near.threshold == 0.7
