@@ -1,17 +1,21 @@
 """nanoGPT's CPU character setting: the trainer's model and step beside a loop written in nanoGPT's way, at equal tokens, in one process.
 
     python bench/characters.py TEXT [--steps 2000] [--seeds 1] [--threads 2]
+    python bench/characters.py TEXT --time 40 [--threads 2]
 
 TEXT is a file of about 1 MB, for example tiny Shakespeare; the first 90 % are trained on, the rest is validation, characters are tokens.
 Both: 4 layers, width 128, 4 heads, 12 rows of 64 characters a step, AdamW with betas .9 and .99, cosine from .001 to .0001 after 100 steps.
 The loop in nanoGPT's way: LayerNorm, GELU, learned positions, no dropout, eager FP32. Ours: ``train.model.Decoder`` in BF16, compiled by
 block where a compiler is there. Every ``--every`` steps both losses are measured over the whole validation text, outside the clock.
+Losses do not depend on how busy the machine is, times do: ``--time`` takes that many rounds of ten steps of each in turn, in one process,
+after twenty steps of both, and prints milliseconds a step, the ratio of each pair of rounds, and what compiling took.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +98,45 @@ def windows(text: np.ndarray, starts: np.ndarray) -> tuple[torch.Tensor, torch.T
     return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
+class Run:
+    """A model, its optimizer and the text it draws from.
+
+    Attributes:
+        step: steps done.
+        seconds: what they took.
+    """
+
+    def __init__(
+        self, make: Callable[[int, int], tuple[nn.Module, Loss]], vocabulary: int, text: np.ndarray, steps: int, seed: int
+    ) -> None:
+        self.model, self.loss = make(vocabulary, seed)
+        decay = [p for p in self.model.parameters() if p.ndim > 1]
+        rest = [p for p in self.model.parameters() if p.ndim == 1]
+        groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=make is ours)
+        self.draw, self.text, self.steps, self.step, self.seconds = np.random.default_rng(seed), text, steps, 0, 0.0
+
+    def advance(self) -> None:
+        """Do one step."""
+        began = time.perf_counter()
+        for group in self.optimizer.param_groups:
+            group["lr"] = 1e-3 * scale(SCHEDULE, self.step, self.steps)
+        value = self.loss(*windows(self.text, self.draw.integers(0, len(self.text) - LENGTH, BATCH)))
+        self.optimizer.zero_grad()
+        value.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.seconds += time.perf_counter() - began
+        self.step += 1
+
+    @torch.no_grad()
+    def measure(self, held: np.ndarray) -> float:
+        """Loss over the whole validation text."""
+        starts = np.arange(0, len(held) - LENGTH, LENGTH)[: len(held) // LENGTH // BATCH * BATCH]
+        cut = [starts[i : i + BATCH] for i in range(0, len(starts) - BATCH + 1, BATCH)]
+        return float(np.mean([self.loss(*windows(held, part)).item() for part in cut]))
+
+
 def train(
     make: Callable[[int, int], tuple[nn.Module, Loss]],
     vocabulary: int,
@@ -101,32 +144,36 @@ def train(
     held: np.ndarray,
     options: argparse.Namespace,
     seed: int,
-) -> list[tuple[int, float, float]]:
-    """Steps, seconds and validation loss at each measurement."""
-    model, loss = make(vocabulary, seed)
-    decay = [p for p in model.parameters() if p.ndim > 1]
-    rest = [p for p in model.parameters() if p.ndim == 1]
-    groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=make is ours)
-    draw, seconds, found = np.random.default_rng(seed), 0.0, []
-    for step in range(options.steps):
-        began = time.perf_counter()
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-3 * scale(SCHEDULE, step, options.steps)
-        value = loss(*windows(text, draw.integers(0, len(text) - LENGTH, BATCH)))
-        optimizer.zero_grad()
-        value.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        seconds += time.perf_counter() - began
-        if (step + 1) % options.every == 0 or step + 1 == options.steps:
-            with torch.no_grad():
-                starts = np.arange(0, len(held) - LENGTH, LENGTH)[: len(held) // LENGTH // BATCH * BATCH]
-                cut = [starts[i : i + BATCH] for i in range(0, len(starts) - BATCH + 1, BATCH)]
-                measured = float(np.mean([loss(*windows(held, part)).item() for part in cut]))
-            found.append((step + 1, seconds, measured))
-            print(f"  {make.__name__:<6} step {step + 1:>5}  {seconds:7.1f} s  validation {measured:.4f}", flush=True)
-    return found
+) -> tuple[float, float]:
+    """Seconds and validation loss at the end."""
+    run = Run(make, vocabulary, text, options.steps, seed)
+    while run.step < options.steps:
+        run.advance()
+        if run.step % options.every == 0 or run.step == options.steps:
+            measured = run.measure(held)
+            print(f"  {make.__name__:<6} step {run.step:>5}  {run.seconds:7.1f} s  validation {measured:.4f}", flush=True)
+    return run.seconds, measured
+
+
+def in_turn(vocabulary: int, text: np.ndarray, steps: int, rounds: int) -> None:
+    """Steps of both in turn, ten at a time."""
+    runs = [Run(make, vocabulary, text, steps, 0) for make in (plain, ours)]
+    for run in runs:
+        for _ in range(20):
+            run.advance()
+    print(f"first twenty steps, compilation included: plain {runs[0].seconds:.1f} s, ours {runs[1].seconds:.1f} s")
+    took: list[list[float]] = [[], []]
+    for round_ in range(rounds):
+        for which in (0, 1) if round_ % 2 else (1, 0):
+            before = runs[which].seconds
+            for _ in range(10):
+                runs[which].advance()
+            took[which].append((runs[which].seconds - before) * 100)
+    slow, fast = (statistics.median(values) for values in took)
+    ratio = statistics.median(b / a for a, b in zip(*took, strict=True))
+    print(f"plain {slow:.1f} ms a step (least {min(took[0]):.1f}), ours {fast:.1f} (least {min(took[1]):.1f}); ours / plain {ratio:.2f}")
+    extra = runs[1].seconds - sum(took[1]) / 100 - 20 * fast / 1e3
+    print(f"over {steps} steps: plain {steps * slow / 1e3:.0f} s, ours {steps * fast / 1e3 + extra:.0f} s, {extra:.0f} of them to compile")
 
 
 def main() -> None:
@@ -136,6 +183,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=250)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--time", type=int, default=0, help="rounds of ten steps of each in turn, in place of training")
     options = parser.parse_args()
     if not options.text.is_file():
         print(f"skipped: no {options.text}")
@@ -143,9 +191,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     letters, text = np.unique(np.array(list(options.text.read_text(encoding="utf-8"))), return_inverse=True)
     cut = len(text) * 9 // 10
+    if options.time:
+        in_turn(len(letters), text[:cut], options.steps, options.time)
+        return
     for seed in range(options.seeds):
-        ends = {make.__name__: train(make, len(letters), text[:cut], text[cut:], options, seed)[-1] for make in (plain, ours)}
-        (_, slow, theirs), (_, fast, mine) = ends["plain"], ends["ours"]
+        ends = {make.__name__: train(make, len(letters), text[:cut], text[cut:], options, seed) for make in (plain, ours)}
+        (slow, theirs), (fast, mine) = ends["plain"], ends["ours"]
         print(
             f"seed {seed}: ours / plain: time {fast / slow:.2f} (compilation included); validation {mine:.4f} against {theirs:.4f}",
             flush=True,

@@ -39,7 +39,7 @@ from train.optim import build_optimizer
 from train.passes import to_device
 from train.policy import named_policy
 
-POLICIES = ("none", "selective", "sqrt", "full")
+POLICIES = ("none", "selective", "halves", "sqrt", "full")
 OPTIMIZERS = ("adamw", "adafactor", "came", "sophia", "muon", "lion")
 ROWS = {"124M": 16, "350M": 16, "760M": 8, "1B": 8}
 Row = dict[str, Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schemas.settings import ModelSettings, TrainSettings
-from train.policy import NONE, SELECTIVE, BlockBytes, Policy, choose_policy, named_policy
+from train.policy import HALVES, NONE, SELECTIVE, BlockBytes, Policy, choose_policy, named_policy
 
 _STATE = {"adamw": 8.0, "sophia": 8.0, "schedule_free": 8.0, "lion": 4.0, "sgd": 4.0, "came": 4.0, "adafactor": 0.0}
 """Bytes of optimizer state per parameter, rows and columns of factored moments not counted; others depend on more than the count."""
@@ -47,7 +47,8 @@ def memory(model: ModelSettings, training: TrainSettings, parameters: int, vocab
     by_policy, chosen = None, training.recompute
     if model.kind == "llama":
         sizes = block_bytes(model, training.precision, training.micro_batch_rows, length)
-        named = {"none": NONE, "full": Policy(1), "sqrt": named_policy("sqrt", model.layers) or NONE, "selective": SELECTIVE}
+        named = {"none": NONE, "full": Policy(1), "sqrt": named_policy("sqrt", model.layers) or NONE}
+        named |= {"selective": SELECTIVE, "halves": HALVES}
         budget = training.recompute_budget_mib << 20
         named[chosen] = named_policy(chosen, model.layers) or choose_policy(sizes, model.layers, budget)
         rest = head_bytes(model, training.precision, training.micro_batch_rows, length, vocabulary)
@@ -72,24 +73,25 @@ def block_bytes(model: ModelSettings, precision: str, rows: int, length: int) ->
     """What one Llama-style block holds for the backward pass, for ``rows`` rows of ``length`` tokens.
 
     Two norms keep the normed input in FP32 and its inverse deviation; each product its operands, in its precision (under autocast cast
-    anew for each product, the weights too); attention q, k, v, the result, the log-sum and its mask; SwiGLU three FP32 tensors.
+    anew for each product, the weights too); attention q, k, v, the result and the log-sum; SwiGLU three FP32 tensors.
     """
     tokens, width, inner = rows * length, model.width, model.inner_width
     kv_width = width // model.heads * model.all_kv_heads
     half = precision != "fp32"
     size = 2 if half else 4
     normed = 2 * (4 * width + 4) + (5 * 2 * width if half else 2 * 4 * width)  # inputs of q, k, v, gate and up; one where nothing is cast
-    attention = 4 * width * size + 4 * model.heads + length * size
+    attention = 4 * width * size + 4 * model.heads
     inside = normed + attention + 4 * width + 3 * 4 * inner + inner * size + (2 * width * size if model.dropout else 0)
     cast = 2 * (2 * width * width + 2 * width * kv_width + 3 * width * inner) if precision in ("bf16", "fp16") else 0
     boundary = 4 * width
     products = size * (width + 2 * kv_width + 2 * width + 2 * inner + width) + 4 * model.heads
-    return BlockBytes(tokens * boundary, tokens * (boundary + inside) + cast, tokens * products)
+    result = width * size + 4 * model.heads + (2 * width if model.dropout else 0)
+    return BlockBytes(tokens * boundary, tokens * (boundary + inside) + cast, tokens * products, tokens * result)
 
 
 def head_bytes(model: ModelSettings, precision: str, rows: int, length: int, vocabulary: int) -> int:
-    """What stays outside the blocks as the backward pass begins: last norm, loss with its unit gradients, rotary angles, a gradient."""
+    """What stays outside the blocks as the backward pass begins: last norm, loss and its unit gradients, angles, mask, a gradient."""
     tokens, width = rows * length, model.width
     size = 4 if precision == "fp32" else 2
-    angles = 2 * 4 * (width // model.heads // 2)
+    angles = 2 * 4 * (width // model.heads // 2) + length * size
     return tokens * (4 * width + 4 * width + 2 * size * width + 2 * 4 * width + angles) + 2 * 4 * vocabulary * width

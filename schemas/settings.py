@@ -147,9 +147,9 @@ class TrainSettings:
         compile: torch.compile by block.
         recompute: which activations are computed again in the backward pass rather than kept: none, full (every block), every_<k> (k blocks
             together), sqrt (as every_<k> with k the square root of the number of blocks, rounded up), selective (all but products and
-            attention), or auto (the k of least memory, by a measurement at the start). Results do not depend on it.
-        recompute_budget_mib: of ``recompute: auto``: MiB that the blocks' activations may take; the cheapest policy within them is chosen.
-            0 chooses for least memory.
+            attention), halves (attention and feed-forward each alone, what attention gave is kept; faster than any k), or auto (by a
+            measurement at the start: halves where that keeps at most a fifth, else the k of least memory). Results do not depend on it.
+        recompute_budget_mib: of ``recompute: auto``: MiB that the blocks' activations may take; the fastest policy within them is chosen.
         batch_rows: rows per optimizer step, over all ranks.
         micro_batch_rows: rows per forward pass on one rank; the rest is accumulated.
         z_loss: weight of the squared log-partition, added to each token's training loss (and to what is recorded of it) so that logits do

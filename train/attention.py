@@ -1,7 +1,7 @@
 """Attention within documents: one mask and one function for every device.
 
 A query sees the keys before it in its own document. On CUDA the mask is a block mask of flex attention (Dong et al. 2024), which skips
-whole blocks between documents; elsewhere, and where a second derivative is wanted, it is boolean and scaled_dot_product_attention takes it.
+whole blocks between documents; elsewhere, and where a second derivative is wanted, it is added to scaled_dot_product_attention's scores.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Packing:
     """What the blocks share for one batch: which positions see each other, and their rotary angles.
 
     Attributes:
-        mask: of flex attention, or (B, 1, L, L) bool, true where the query (third) may see the key (fourth).
+        mask: of flex attention, or (B, 1, L, L), 0 where the query (third) may see the key (fourth), else -inf.
         cos: (B, L, D/2) of the position within the document; of learned positions None.
         sin: the same.
     """
@@ -39,8 +39,18 @@ class Packing:
     sin: torch.Tensor | None
 
 
+class Kept:
+    """What attention gave in a block's first run, for a second run that computes its inputs alone again (``train.recompute``).
+
+    Attributes:
+        found: result and log-sums; None before the first run.
+    """
+
+    found: tuple[torch.Tensor, ...] | None = None
+
+
 def document_mask(documents: torch.Tensor, *, flex: bool) -> Mask:
-    """Mask of a batch from (B, L) numbers of documents."""
+    """Mask of a batch from (B, L) numbers of documents, in what attention computes in, so that no block converts it."""
     length = documents.shape[1]
 
     def sees(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -49,13 +59,23 @@ def document_mask(documents: torch.Tensor, *, flex: bool) -> Mask:
     if flex:
         return create_block_mask(sees, len(documents), None, length, length, device=documents.device)
     same = documents[:, :, None] == documents[:, None, :]
-    return (same & torch.ones(same.shape[1:], dtype=torch.bool, device=same.device).tril())[:, None]
+    seen = (same & torch.ones(same.shape[1:], dtype=torch.bool, device=same.device).tril())[:, None]
+    device = documents.device.type
+    narrow = torch.is_autocast_enabled(device) and not _attends_wide(device, length)
+    dtype = torch.get_autocast_dtype(device) if narrow else None
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -math.inf)
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask, scale: float | None = None) -> torch.Tensor:
+def _attends_wide(device: str, length: int) -> bool:
+    return device == "cpu" and length <= _WIDE_TO
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask, scale: float | None = None, kept: Kept | None = None
+) -> torch.Tensor:
     """Attend with (B, L, H, D) queries to (B, L, K, D) keys and values, H a multiple of K; returns (B, L, H, D).
 
-    Products are multiplied by ``scale``, by default 1 / sqrt(D).
+    Products are multiplied by ``scale``, by default 1 / sqrt(D). With ``kept`` the result is taken from there, or put there.
     """
     heads, kv_heads = q.shape[2], k.shape[2]
     if isinstance(mask, BlockMask):
@@ -64,10 +84,38 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask, scale:
         return y.transpose(1, 2)
     if kv_heads < heads:
         k, v = (t.repeat_interleave(heads // kv_heads, dim=2) for t in (k, v))
-    dtype, wide = q.dtype, q.device.type == "cpu" and q.dtype.itemsize == 2 and q.shape[1] <= _WIDE_TO
+    dtype, wide = q.dtype, q.dtype.itemsize == 2 and _attends_wide(q.device.type, q.shape[1])
     q, k, v = (t.float().transpose(1, 2) if wide else t.transpose(1, 2) for t in (q, k, v))
     with torch.autocast(q.device.type, enabled=False) if wide else nullcontext():
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).transpose(1, 2).to(dtype)
+        mask = mask.to(q.dtype)
+        if kept is None:
+            y = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        else:
+            y = cast(torch.Tensor, _KeptAttention.apply(q, k, v, mask, scale, kept))  # type: ignore[no-untyped-call]
+        return y.transpose(1, 2).to(dtype)
+
+
+class _KeptAttention(torch.autograd.Function):
+    """scaled_dot_product_attention on a CPU whose second run takes the first one's result: its own are the inputs that backward needs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float | None, kept: Kept
+    ) -> torch.Tensor:
+        if kept.found is None:
+            kept.found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
+        out, logsum = (tensor.detach() for tensor in kept.found)  # what is kept has no part in the graph, which would keep the graph
+        ctx.save_for_backward(q, k, v, mask, out, logsum)
+        ctx.scale = scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        q, k, v, mask, out, logsum = ctx.saved_tensors
+        grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, out, logsum, 0.0, False, attn_mask=mask, scale=ctx.scale
+        )
+        return *grads, None, None, None
 
 
 def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask, grouped: bool, scale: float | None) -> torch.Tensor:

@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn.functional import dropout, gelu
 
 from schemas.settings import ModelSettings
-from train.attention import Packing, attend
+from train.attention import Kept, Packing, attend
 from train.kernels import bias_gelu_dropout, layer_norm, rms_norm, rope, swiglu
-from train.recompute import run_selectively
+from train.policy import NONE
+from train.recompute import dropout_kept, run_halves, run_selectively
 from train.tensor_split import own
 
 
@@ -68,13 +69,13 @@ class Attention(nn.Module):
         self.v = nn.Linear(settings.width, width, bias=biased)
         self.out = nn.Linear(settings.width, settings.width, bias=biased)
 
-    def forward(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
-        """Attend over (B, L, d)."""
+    def forward(self, x: torch.Tensor, packing: Packing, kept: Kept | None = None) -> torch.Tensor:
+        """Attend over (B, L, d), ``kept`` as ``attend`` has it."""
         batch, length, _ = x.shape
         q, k, v = (project(x).view(batch, length, -1, self.head_width) for project in (self.q, self.k, self.v))
         if packing.cos is not None and packing.sin is not None:
             q, k = rope(q, k, packing.cos, packing.sin)
-        out: torch.Tensor = self.out(attend(q, k, v, packing.mask, self.scale).reshape(batch, length, -1))
+        out: torch.Tensor = self.out(attend(q, k, v, packing.mask, self.scale, kept).reshape(batch, length, -1))
         return out
 
 
@@ -125,14 +126,24 @@ class Block(nn.Module):
         self.feed_forward_norm = norm(settings)
         self.feed_forward = (BiasGELU if settings.kind == "gpt2" else SwiGLU)(settings)
         self.dropout = settings.dropout
-        self.selective = False
+        self.recompute = NONE
 
     def forward(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
         """Transform (B, L, d)."""
-        if self.selective and torch.is_grad_enabled():
-            return run_selectively(self._transform, x, packing)
-        return self._transform(x, packing)
+        if torch.is_grad_enabled() and self.recompute.selective:
+            return run_selectively(self._whole, x, packing)
+        if torch.is_grad_enabled() and self.recompute.halves:
+            return run_halves(self._attended, self._fed, x, packing)
+        return self._whole(x, packing)
 
-    def _transform(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
-        x = x + dropout(self.attention(self.attention_norm(x), packing), self.dropout, self.training)
-        return x + dropout(self.feed_forward(self.feed_forward_norm(x)), self.dropout, self.training)
+    def _whole(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
+        return self._fed(self._attended(x, packing))
+
+    def _attended(self, x: torch.Tensor, packing: Packing, kept: Kept | None = None) -> torch.Tensor:
+        return x + self._dropped(self.attention(self.attention_norm(x), packing, kept=kept))
+
+    def _fed(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self._dropped(self.feed_forward(self.feed_forward_norm(x)))
+
+    def _dropped(self, x: torch.Tensor) -> torch.Tensor:
+        return (dropout_kept if self.recompute.halves else dropout)(x, self.dropout, self.training)

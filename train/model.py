@@ -89,7 +89,7 @@ class Decoder(nn.Module):
         """Set what is computed again in the backward pass; before blocks are compiled."""
         self.recompute = policy
         for block in self.own_blocks:
-            block.selective = policy.selective
+            block.recompute = policy
 
     @property
     def own_blocks(self) -> list[Block]:

@@ -37,11 +37,13 @@ def test_a_block_holds_what_the_formula_says(settings, precision):
     with precision_context(precision, CPU):
         found = measure_block(model.blocks[0], torch.zeros(ROWS, LENGTH, settings.width), model.packing(numbers, numbers))
     said = block_bytes(settings, precision, ROWS, LENGTH)
-    assert (said.boundary, said.products) == (found.boundary, found.products)
+    assert (said.boundary, said.products, said.attention) == (found.boundary, found.products, found.attention)
     assert said.inside == pytest.approx(found.inside, rel=0.01)
 
 
-@pytest.mark.parametrize(("recompute", "precision"), [("none", "bf16"), ("full", "fp32"), ("sqrt", "bf16"), ("selective", "fp32")])
+@pytest.mark.parametrize(
+    ("recompute", "precision"), [("none", "bf16"), ("full", "fp32"), ("sqrt", "bf16"), ("selective", "fp32"), ("halves", "bf16")]
+)
 def test_a_whole_step_peaks_within_a_tenth_of_the_estimate(recompute, precision):
     """Weights, gradients, AdamW's moments and activations together, in the second micro-batch, when gradients are there already."""
     settings = ModelSettings(layers=6, width=128, heads=2)

@@ -29,12 +29,13 @@ DROPOUT = dataclasses.replace(MODEL, dropout=0.2)
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A layout, and what is trained in it; ``words`` 67 does not divide by 2."""
+    """A layout, and what is trained in it; ``words`` 67 does not divide by 2. One process recomputes nothing."""
 
     parallel: ParallelSettings | str
     model: ModelSettings = MODEL
     optimizer: str = "adamw"
     words: int = 64
+    recompute: str = "none"
 
     @property
     def whole(self) -> str:
@@ -50,10 +51,13 @@ def hash_of(model: ModelSettings) -> str:
 CASES = {
     2: {
         "shard": Case("shard"),
-        "tensor": Case(ParallelSettings(tensor=2), model=DROPOUT, optimizer="came", words=67),
+        "tensor": Case(ParallelSettings(tensor=2), model=DROPOUT, optimizer="came", words=67, recompute="halves"),
         "tensor, sophia": Case(ParallelSettings(tensor=2), optimizer="sophia"),
+        "tensor, lion": Case(ParallelSettings(tensor=2), optimizer="lion"),
         "sequence": Case(ParallelSettings(tensor=2, sequence=True), model=GPT2, optimizer="adafactor", words=67),
         "pipeline": Case(ParallelSettings(pipeline=2)),
+        "pipeline, lion": Case(ParallelSettings(pipeline=2), optimizer="lion", recompute="halves"),
+        "pipeline, muon": Case(ParallelSettings(pipeline=2), optimizer="muon"),
         "pipeline, gpipe": Case(ParallelSettings(pipeline=2, schedule="gpipe"), model=GPT2, optimizer="adafactor", words=67),
     },
     4: {
@@ -76,7 +80,8 @@ RESUMED = {
 def prepare(root: Path, case: Case, *, whole: bool) -> Path:
     """Write a case's lake; ``whole`` is the one that one process trains."""
     optimizer = dataclasses.replace(BASE.optimizer, name=case.optimizer, lr=1e-3)
-    training = dataclasses.replace(BASE, optimizer=optimizer, parallel="replicate" if whole else case.parallel)
+    changed = {} if whole else {"parallel": case.parallel, "recompute": case.recompute}
+    training = dataclasses.replace(BASE, optimizer=optimizer, **changed)
     folder, _, _ = build(root, rows=26, training=training, model=case.model)
     stage = json.loads((folder / "stage.json").read_text())
     stage |= {"vocabulary": case.words, "choices": [dataclasses.asdict(write(root))]}

@@ -17,7 +17,7 @@ from tests.train.tiny_lake import MODEL, TRAINING, WORDS, build
 from train.build import block_bytes, build_model
 from train.compiling import compile_blocks, why_not
 from train.model import Decoder
-from train.policy import NONE, SELECTIVE, BlockBytes, Policy, choose_policy, named_policy
+from train.policy import HALVES, NONE, SELECTIVE, BlockBytes, Policy, choose_policy, named_policy
 
 needs_compiler = pytest.mark.skipif(bool(why_not(torch.device("cpu"))), reason="no C++ compiler or no Python headers")
 
@@ -42,9 +42,10 @@ def loss_and_gradients(settings, policy: Policy, precision: str, compiled: bool)
 @pytest.mark.parametrize(
     ("policy", "precision", "compiled"),
     [
-        *((policy, precision, False) for policy in (*map(Policy, (1, 2, 3, 9)), SELECTIVE) for precision in ("fp32", "bf16")),
+        *((policy, precision, False) for policy in (*map(Policy, (1, 2, 3, 9)), SELECTIVE, HALVES) for precision in ("fp32", "bf16")),
         pytest.param(Policy(2), "bf16", True, marks=needs_compiler),
         pytest.param(SELECTIVE, "bf16", True, marks=needs_compiler),
+        pytest.param(HALVES, "bf16", True, marks=needs_compiler),
     ],
 )
 def test_loss_and_gradients_are_the_same_bits_with_dropout(policy, precision, compiled):
@@ -67,17 +68,18 @@ def bytes_kept_and_peak(policy: Policy) -> tuple[int, int]:
 
 def test_fewer_bytes_are_kept():
     """16 blocks: a group keeps its input alone, and the backward pass holds the inside of one group at a time."""
-    kept, peak = zip(*(bytes_kept_and_peak(policy) for policy in (NONE, Policy(1), Policy(4), Policy(16), SELECTIVE)), strict=True)
+    kept, peak = zip(*(bytes_kept_and_peak(policy) for policy in (NONE, Policy(1), Policy(4), Policy(16), SELECTIVE, HALVES)), strict=True)
     boundary = 8 * 32 * MODEL.width * 4
     assert kept[1] - kept[2] == 12 * boundary and kept[2] - kept[3] == 3 * boundary
     assert kept[1] < 0.2 * kept[0]
     assert peak[1] < 0.25 * peak[0] and peak[1] < peak[2] < 0.5 * peak[0] < peak[3]
     assert kept[1] < kept[4] < 0.75 * kept[0] and peak[4] < 0.75 * peak[0], "selective lies between"
+    assert kept[5] < 0.2 * kept[0] and peak[5] < 0.25 * peak[0]
 
 
 def test_a_run_is_the_same_with_and_without(tmp_path):
     sequences = []
-    for recompute in ("none", "full", "sqrt", "every_3", "selective", "auto"):
+    for recompute in ("none", "full", "sqrt", "every_3", "selective", "halves", "auto"):
         root = tmp_path / recompute
         training = dataclasses.replace(TRAINING, recompute=recompute, precision="bf16")
         folder, _, _ = build(root, rows=16, training=training, model=dataclasses.replace(MODEL, dropout=0.1))
@@ -92,7 +94,7 @@ def test_a_run_is_the_same_with_and_without(tmp_path):
 def test_names_of_policies(layers):
     assert [named_policy(name, layers) for name in ("none", "full", "every_1", "every_12")] == [NONE, Policy(1), Policy(1), Policy(12)]
     assert named_policy("sqrt", layers) == Policy(math.ceil(math.sqrt(layers)))
-    assert named_policy("selective", layers) == SELECTIVE and named_policy("auto", layers) is None
+    assert [named_policy(name, layers) for name in ("selective", "halves")] == [SELECTIVE, HALVES] and named_policy("auto", layers) is None
 
 
 @pytest.mark.parametrize("name", ["every_0", "every_", "every_-1", "every_2.5", "half", ""])
@@ -101,19 +103,22 @@ def test_other_names_are_refused(name):
         named_policy(name, 4)
 
 
-SIZES = st.builds(lambda b, i, p: BlockBytes(b, b + i, p), st.integers(1, 99), st.integers(1, 999), st.integers(1, 99))
+SIZES = st.builds(lambda b, i, p, a: BlockBytes(b, b + i, p, a), *(st.integers(1, most) for most in (99, 999, 99, 99)))
 
 
 @given(SIZES, st.integers(1, 40), st.integers(1, 50_000))
-def test_auto_is_the_least_peak_or_the_cheapest_within_the_budget(sizes, layers, budget):
+def test_auto_is_the_fastest_within_a_fifth_or_within_the_budget(sizes, layers, budget):
     peaks = {k: -(-layers // k) * sizes.boundary + k * sizes.inside for k in range(1, layers + 1)}
-    assert peaks[choose_policy(sizes, layers).group] == min(peaks.values())
-    if layers * sizes.inside <= budget:
-        assert choose_policy(sizes, layers, budget) == NONE
-    elif layers * (sizes.boundary + sizes.products) + sizes.inside <= budget:
-        assert choose_policy(sizes, layers, budget) == SELECTIVE
-    elif min(peaks.values()) <= budget:
-        assert peaks[choose_policy(sizes, layers, budget).group] == min(peaks.values())
+    everything, smallest = layers * sizes.inside, min(peaks.values())
+    halves = layers * (2 * sizes.boundary + sizes.attention) + sizes.inside
+    found = choose_policy(sizes, layers)
+    assert found == HALVES if 5 * halves <= everything else peaks[found.group] == smallest
+    for peak, policy in ((everything, NONE), (halves, HALVES), (layers * (sizes.boundary + sizes.products) + sizes.inside, SELECTIVE)):
+        if peak <= budget:
+            assert choose_policy(sizes, layers, budget) == policy
+            return
+    if smallest <= budget:
+        assert peaks[choose_policy(sizes, layers, budget).group] == smallest
     else:
         with pytest.raises(RecipeError, match="recompute_budget_mib"):
             choose_policy(sizes, layers, budget)
