@@ -51,7 +51,7 @@ def read_generations(c: Curation) -> None:
         known.setdefault(_source(shard["label"]), []).append(shard)
     old, new = [], []
     for name, source in c.recipe.sources.items():
-        located, more = locate(name, source)
+        located, more = locate(name, source, none=name in known)  # what was read before may have gone
         sizes = {path: size for shard in known.get(name, []) for path, size, *_ in shard["pieces"]}
         _refuse_changed_sizes(name, located, sizes)
         places = {piece.path: (piece, place) for piece, place in located}

@@ -66,8 +66,8 @@ def list_shards(name: str, source: Source, shard_bytes: int) -> list[Shard]:
     return cut_shards(name, source, *locate(name, source), shard_bytes)
 
 
-def locate(name: str, source: Source) -> tuple[list[Located], Json]:
-    """A source's files in the order of their paths, and what else its documents depend on.
+def locate(name: str, source: Source, *, none: bool = False) -> tuple[list[Located], Json]:
+    """A source's files in the order of their paths, and what else its documents depend on; by choice there may be none.
 
     Raises:
         InputError: a pattern matches no file, or all files are empty.
@@ -82,7 +82,7 @@ def locate(name: str, source: Source) -> tuple[list[Located], Json]:
             )
         return located, interpreter()
     only = saved_files(name, source.paths) if source.reader == "datasets" else None
-    return find_files(name, source.paths, only), None
+    return find_files(name, source.paths, only, none=none), None
 
 
 def cut_shards(name: str, source: Source, located: Iterable[Located], more: Json, shard_bytes: int, first: int = 0) -> list[Shard]:

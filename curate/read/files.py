@@ -16,21 +16,25 @@ Located = tuple[Piece, str]
 """A piece and the place of its file on this machine."""
 
 
-def find_files(source: str, patterns: list[str], only: Iterable[str] | None = None, *, empty: bool = False) -> list[Located]:
+def find_files(
+    source: str, patterns: list[str], only: Iterable[str] | None = None, *, empty: bool = False, none: bool = False
+) -> list[Located]:
     """Files of a source in the order of their published paths.
 
     The source's root is the deepest folder that holds all patterns' fixed parts (a folder itself, a file's folder, a glob's folders
     before the first wildcard). It follows from the patterns alone, so that new files never change the paths of old ones. In
-    folders, files and folders whose names begin with a dot are passed over, and links to folders are not followed.
+    folders, files and folders whose names begin with a dot are passed over, and links to folders are not followed. A link that leads
+    nowhere is a file that cannot be read. A name that is there is no glob, whatever characters it has.
 
     Args:
         source: its name.
         patterns: files, folders and globs; or objects, prefixes and wildcards of a store, each with ``s3://`` before its bucket.
-        only: of what they match, the files to take; None is all.
+        only: of what they match, the files to take, all of which must be there; None is all.
         empty: accept files that are all empty.
+        none: accept folders that hold no file, and globs that match none in a folder that is there.
 
     Raises:
-        InputError: a pattern matches nothing, every file is empty, or a store does not answer.
+        InputError: a pattern matches nothing, every file is empty, a folder cannot be read, or a store does not answer.
     """
     if any(map(is_remote, patterns)):
         found = _remote(source, patterns)
@@ -41,15 +45,26 @@ def find_files(source: str, patterns: list[str], only: Iterable[str] | None = No
     root = Path(os.path.commonpath(fixed))
     files: dict[str, Located] = {}
     for number, pattern in enumerate(patterns):
-        matches = list(_matches(pattern))
-        _refuse_none(source, number, pattern, matches)
+        matches = list(_matches(pattern, f"sources.{source}.paths[{number}]"))
+        if not (none and _absolute(_split(pattern)[0]).is_dir()):
+            _refuse_none(source, number, pattern, matches)
         for path in matches:
-            status = path.stat()
-            piece = Piece(published(path.relative_to(root).as_posix()), status.st_size, status.st_mtime_ns)
+            piece = Piece(published(path.relative_to(root).as_posix()), *_size_and_time(path))
             if taken is None or str(path) in taken:
                 files[str(path)] = piece, str(path)
-    _refuse_empty(source, list(files.values()), empty)
+    if missing := sorted((taken or set()) - set(files)):
+        raise InputError(f"{missing[0]!r} is missing", where=f"sources.{source}.paths", fix="copy the folder again")
+    _refuse_empty(source, list(files.values()), empty or none)
     return sorted(files.values())
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    """Bytes and modification time in ns; of what cannot be looked at, which its reader sets aside, zeros."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
 
 
 def _remote(source: str, patterns: list[str]) -> list[Located]:
@@ -84,37 +99,59 @@ def _absolute(path: str) -> Path:
     return Path(os.path.normpath(Path(path).expanduser().absolute()))
 
 
+def _split(pattern: str) -> tuple[str, str]:
+    """The part of a pattern that names something by itself, and the glob below it; empty where there is none."""
+    path = Path(pattern).expanduser()
+    if not glob.has_magic(pattern) or path.exists():
+        return pattern, ""
+    fixed = Path()
+    for number, part in enumerate(path.parts):
+        if glob.has_magic(part) and not (fixed / part).exists():
+            return str(fixed), "/".join(path.parts[number:])
+        fixed /= part
+    return pattern, ""
+
+
 def _fixed_part(pattern: str) -> Path:
-    if not glob.has_magic(pattern):
-        path = _absolute(pattern)
-        return path if path.is_dir() else path.parent
-    parts = Path(pattern).parts
-    fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
-    return _absolute(str(Path(*parts[:fixed])))
+    name, below = _split(pattern)
+    path = _absolute(name)
+    return path if below or path.is_dir() else path.parent
 
 
-def _matches(pattern: str) -> Iterator[Path]:
-    paths = _expand(pattern) if glob.has_magic(pattern) else [pattern]
+def _matches(pattern: str, where: str) -> Iterator[Path]:
+    name, below = _split(pattern)
+    # Path.glob cannot take an absolute pattern.
+    paths = glob.iglob(f"{glob.escape(name)}/{below}", recursive=True) if below else [name]  # noqa: PTH207
     for path in map(_absolute, paths):
         if path.is_dir():
-            if not glob.has_magic(pattern):
-                yield from map(Path, walk(str(path)))
-        elif path.is_file():
+            if not below:
+                yield from map(Path, walk(str(path), where=where))
+        elif path.is_file() or path.is_symlink():
             yield path
 
 
-def _expand(pattern: str) -> Iterator[str]:
-    # Path.glob cannot take an absolute pattern.
-    return glob.iglob(str(Path(pattern).expanduser()), recursive=True)  # noqa: PTH207
+def walk(folder: str, skipped: frozenset[str] = frozenset(), where: str = "") -> Iterator[str]:
+    """All regular files under a folder but those under names that begin with a dot or that are to be skipped.
 
+    Args:
+        folder: the folder.
+        skipped: names of folders and files to pass over.
+        where: place in the recipe; with it, links that lead nowhere count as files, and a folder that cannot be read is an error.
 
-def walk(folder: str, skipped: frozenset[str] = frozenset()) -> Iterator[str]:
-    """All regular files under a folder but those under names that begin with a dot or that are to be skipped."""
-    for parent, folders, names in os.walk(folder):
+    Raises:
+        InputError: a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        if where:
+            raise InputError(f"a folder cannot be read: {error}", where=where, fix="check permissions") from error
+
+    for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in skipped]
         for name in names:
             path = f"{parent}/{name}"
-            if not name.startswith(".") and os.path.isfile(path):  # noqa: PTH113  # 50,000 of them: Path objects cost
+            # 50,000 of them: Path objects cost.
+            if not name.startswith(".") and (os.path.isfile(path) or (where and os.path.islink(path))):  # noqa: PTH113, PTH114
                 yield path
 
 

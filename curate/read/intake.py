@@ -160,8 +160,19 @@ class Intake:
         return {name: getattr(self, name) for name in names}
 
 
+def holder(record: Record, field: str) -> tuple[Record, str] | None:
+    """The object that has a field, and its name there: ``a.b`` is field b of the object in a when the record has none of that very name."""
+    while field not in record:
+        outer, dot, field = field.partition(".")
+        inner = record.get(outer)
+        if not dot or type(inner) is not dict:
+            return None
+        record = inner
+    return record, field
+
+
 def _pop(record: Record, field: str, missing: object) -> object:
-    """Take a field out of a record; ``a.b`` is field b of the object in field a when the record has no field of that very name."""
+    """Take a field out of a record (see ``holder``), and objects that are then empty with it."""
     value = record.pop(field, missing)
     if value is missing and "." in field:
         outer, _, inner = field.partition(".")

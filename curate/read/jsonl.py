@@ -10,7 +10,7 @@ from typing import BinaryIO
 import orjson
 
 from curate.read.blocks import PLAIN_BLOCK, BrokenFile, blocks, compression, lines
-from curate.read.intake import Intake
+from curate.read.intake import Intake, Record, holder
 from curate.read.piece import Piece
 from curate.read.remote import open_place
 
@@ -76,11 +76,18 @@ def _take(intake: Intake, line: bytes | int, number: int) -> None:
     if type(record) is not dict:
         intake.refuse(number, "not_an_object", f"the line is of type {type(record).__name__}", len(line))  # type: ignore[arg-type]
         return
-    if intake.id_field is not None and type(record.get(intake.id_field)) is float:
-        # orjson rounds integers beyond 64 bits; an id is kept as it was written.
-        with contextlib.suppress(RecursionError):
-            record[intake.id_field] = json.loads(line, parse_float=str, parse_int=str)[intake.id_field]  # type: ignore[arg-type]
+    if intake.id_field is not None:
+        _keep_id(record, intake.id_field, line)
     intake.take(record, number, len(line))  # type: ignore[arg-type]
+
+
+def _keep_id(record: Record, field: str, line: bytes | int) -> None:
+    """Put an id that orjson rounded, as it does whole numbers beyond 64 bits, back as it was written."""
+    held = holder(record, field)
+    if held is not None and type(held[0][held[1]]) is float:
+        with contextlib.suppress(RecursionError):
+            written = holder(json.loads(line, parse_float=str, parse_int=str), field)  # type: ignore[arg-type]
+            held[0][held[1]] = held[0][held[1]] if written is None else written[0][written[1]]
 
 
 def _refuse(intake: Intake, line: bytes | int, number: int, message: str) -> None:

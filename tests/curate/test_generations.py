@@ -177,3 +177,24 @@ def test_a_source_may_join_later(lake, tmp_path):
     assert len(snapshot.generations) == 4
     lots = read_lots(tmp_path / "lake", read_snapshot(tmp_path / "lake")).lines
     assert {(line["source"], line["generation"]) for line in lots} == {("web", 0), ("web", 1), ("web", 2), ("books", 3)}
+
+
+def test_a_source_whose_files_have_all_gone_keeps_its_documents_while_others_grow(tmp_path):
+    for name in ("gone", "web"):
+        write_jsonl(tmp_path / name / "a.jsonl", TEXTS[:20])
+
+    def made(*patterns):
+        sources = {name: {"reader": "jsonl", "paths": [str(tmp_path / name / pattern)]} for name, pattern in zip(("gone", "web"), patterns)}
+        return recipe("", sources=sources, holdout={"share": 0})
+
+    first = grow(tmp_path / "lake", made("*.jsonl", ""))
+    (tmp_path / "gone/a.jsonl").unlink()
+    write_jsonl(tmp_path / "web/b.jsonl", TEXTS[40:50])
+    for pattern in ("b.jsonl", "missing/*.jsonl"):
+        with pytest.raises(InputError, match="does not exist|no file matches"):
+            grow(tmp_path / "lake", made(pattern, ""))
+    second = grow(tmp_path / "lake", made("*.jsonl", ""))
+    assert second.generations == [2, 3] and second.steps["read"][:2] == first.steps["read"]
+    assert grow(tmp_path / "lake", made("", "")).steps == second.steps
+    with pytest.raises(InputError, match="no file matches"):
+        grow(tmp_path / "another", made("*.jsonl", ""))

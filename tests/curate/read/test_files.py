@@ -140,3 +140,40 @@ def test_output_changes_only_with_the_version(read, tmp_path):
     plain, named = read(tmp_path / "*.jsonl", max_bad_share=1), read(tmp_path / "g.jsonl", id_field="id")
     rows = [plain.documents, [row | {"detail": ""} for row in plain.quarantine], named.documents]
     assert (READ_VERSION, hashlib.blake2b(repr(rows).encode(), digest_size=8).hexdigest()) == (1, "6f40f3eab2894dad")
+
+
+def test_a_name_with_the_characters_of_a_glob_is_itself_where_it_is_there(read, tmp_path):
+    root = tmp_path / "run [1]"
+    root.mkdir()
+    for name in ("a.txt", "b[2].txt", "b2.txt"):
+        (root / name).write_text(name)
+    assert read(root, reader="text").texts == ["a.txt", "b2.txt", "b[2].txt"]
+    assert read(root / "*.txt", reader="text").texts == ["a.txt", "b2.txt", "b[2].txt"]
+    assert read(root / "b[2].txt", reader="text").texts == ["b[2].txt"]
+    assert read(root / "b[2-3].txt", reader="text").texts == ["b2.txt"]
+    assert [row["path"] for row in read(root / "?.txt", reader="text").documents] == ["a.txt"]
+
+
+def test_a_link_that_leads_nowhere_is_a_broken_file(read, tmp_path):
+    root = tmp_path / "in"
+    root.mkdir()
+    (root / "a.txt").write_text("text")
+    (root / "b.txt").symlink_to(root / "nowhere")
+    for pattern in (root, root / "*.txt"):
+        outcome = read(pattern, reader="text")
+        assert (outcome.texts, outcome.counts["broken_files"]) == (["text"], 1)
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(read, tmp_path, monkeypatch):
+    (tmp_path / "in/closed").mkdir(parents=True)
+    (tmp_path / "in/a.txt").write_text("text")
+    scan = os.scandir
+
+    def closed(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(InputError, match=r"sources.src.paths\[0\]: a folder cannot be read: .*closed"):
+        read(tmp_path / "in", reader="text")

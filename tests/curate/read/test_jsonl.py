@@ -296,3 +296,10 @@ def test_a_field_inside_another_is_named_with_a_dot(read, tmp_path):
         ("b", None, '{"doc":{"body":"c"}}'),
     ]
     assert outcome.faults == [(2, "no_text"), (3, "no_text")]
+
+
+def test_nested_ids_beyond_64_bits_stay_apart(read, tmp_path):
+    (tmp_path / "f").write_text("".join(f'{{"text": "t", "m": {{"id": 12345678901234567890{n}, "x": 1.5}}}}\n' for n in range(3)))
+    documents = read(tmp_path / "f", id_field="m.id").documents
+    assert [row["id"] for row in documents] == [f"12345678901234567890{n}" for n in range(3)]
+    assert {row["meta"] for row in documents} == {'{"m":{"x":1.5}}'}
