@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.curation import Curation
-from curate.sql import connect, literal
+from curate.sql import connect, parquet
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import GristmillError
 from schemas.store import here
@@ -40,8 +40,7 @@ def _alarms(writer: ShardWriter, task: Json) -> Mapping[str, int]:
             ("clusters", [task["clusters"]] if task["clusters"] else [], CLUSTERS),
         ):
             if paths:
-                files = ", ".join(literal(str(writer.root / path)) for path in paths)
-                db.execute(f"CREATE TEMP VIEW {name} AS FROM read_parquet([{files}], hive_partitioning = false)")
+                db.execute(f"CREATE TEMP VIEW {name} AS FROM {parquet([str(writer.root / path) for path in paths])}")
             else:
                 db.register(name, schema.empty_table())
         found: pa.Table = db.sql(

@@ -12,7 +12,7 @@ from curate.corpus import Corpus, column_array, id_hashes
 from curate.curation import Curation
 from curate.dedup.check import check_estimates
 from curate.deduplicate import sketch_settings
-from curate.sql import connect, literal, present, scan
+from curate.sql import connect, parquet, present, scan
 from curate.step import Shard, ShardWriter, Step
 from schemas.curation import NearDedup
 from schemas.errors import GristmillError
@@ -38,7 +38,7 @@ def _estimates(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         return {"pairs": 0}
     with connect() as db:
         scan(db, "documents", writer.root, present(task["documents"]), ["doc_id"])
-        clusters = f"read_parquet({literal(str(writer.root / task['clusters']))})"
+        clusters = parquet([str(writer.root / task["clusters"])])
         pairs = db.sql(f"SELECT doc_id, locator, kept_doc_id FROM {clusters} WHERE kind = 'near' ORDER BY locator").to_arrow_table()
         draw = id_hashes(column_array(pairs, "doc_id").cast(pa.binary(16)), task["seed"] + PAIR_DRAW)
         pairs = pairs.take(pa.array(np.sort(np.argsort(draw, kind="stable")[: task["pairs"]])))

@@ -22,7 +22,7 @@ from curate.curation import file_of, source_of
 from curate.pack import Packing, pack
 from curate.rules.expression import kept_sandbox, validate_expression
 from curate.scores import content_of, read_signals, signal_files, signal_schema
-from curate.sql import connect, literal
+from curate.sql import connect, parquet
 from curate.step import Json, Shard, ShardWriter, Step
 from curate.tokenize import LENGTHS
 from schemas.errors import RecipeError
@@ -202,7 +202,7 @@ def _by_cluster(root: Path, table: pa.Table, task: Json) -> NDArray[np.float64]:
         db.register("kept", pa.table({"doc_id": table.column("doc_id").cast(pa.binary()), "place": np.arange(table.num_rows)}))
         found = db.sql(
             f"""
-            SELECT place, count(*) + 1 AS size FROM read_parquet({literal(str(root / task["clusters"]))}) c
+            SELECT place, count(*) + 1 AS size FROM {parquet([str(root / task["clusters"])])} c
             JOIN kept ON kept.doc_id = c.kept_doc_id GROUP BY ALL
             """
         ).fetchnumpy()

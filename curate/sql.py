@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import glob
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -58,13 +59,25 @@ def scan(db: duckdb.DuckDBPyConnection, view: str, root: Path, files: Sequence[t
 def located(root: Path, files: Sequence[tuple[int, str]], columns: Sequence[str]) -> str:
     """The query behind ``scan``."""
     named = ", ".join(columns)
-    names = ", ".join(literal(str(root / path)) for _, path in files)
     places = ", ".join(f"({shard}, {literal(str(root / path))})" for shard, path in files)
     return (
         f"SELECT {named}, (shard::UBIGINT << {ROW_BITS} | file_row_number::UBIGINT) AS locator"
-        f" FROM read_parquet([{names}], filename = true, file_row_number = true, hive_partitioning = false)"
+        f" FROM {parquet([str(root / path) for _, path in files], filename=True, file_row_number=True)}"
         f" JOIN (VALUES {places}) AS shards (shard, filename) USING (filename)"
     )
+
+
+def parquet(files: Sequence[str], *, more: str = "", **options: bool) -> str:
+    """A call that reads Parquet files as they are: names of folders such as ``kind=a`` and ``run [1]`` tell DuckDB nothing.
+
+    Args:
+        files: their paths.
+        more: a glob that goes on from each of them.
+        options: options of DuckDB's ``read_parquet``.
+    """
+    names = ", ".join(literal(glob.escape(file) + more) for file in files)
+    chosen = "".join(f", {name} = {str(value).lower()}" for name, value in options.items())
+    return f"read_parquet([{names}], hive_partitioning = false{chosen})"
 
 
 def present(paths: Sequence[str | None]) -> list[tuple[int, str]]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from curate.curation import Curation, file_of, source_of
 from curate.edit.failures import edit_steps
 from curate.read import check_records
-from curate.sql import connect, literal, present, scan
+from curate.sql import connect, literal, parquet, present, scan
 from curate.step import Shard, ShardWriter, Step
 from schemas.errors import GristmillError, InputError
 from schemas.manifest import Entry
@@ -53,7 +53,7 @@ def _verdicts(writer: ShardWriter, task: Json) -> Mapping[str, int]:
             if task[name] is None:
                 db.register(name, schema.empty_table())
             else:
-                db.execute(f"CREATE TEMP VIEW {name} AS FROM read_parquet({literal(str(writer.root / task[name]))})")
+                db.execute(f"CREATE TEMP VIEW {name} AS FROM {parquet([str(writer.root / task[name])])}")
         verdicts = db.sql(
             f"""
             SELECT d.doc_id, d.source, d.locator,
@@ -179,9 +179,9 @@ def _counted_out(c: Curation) -> dict[str, dict[str, int]]:
     bring(c.root, files["documents"] if any(files["repeats"]) else [])
     with connect() as db:
         for name in schemas:
-            paths = ", ".join(literal(str(c.root / path)) for path in files[name] if path is not None)
+            paths = [str(c.root / path) for path in files[name] if path is not None]
             if paths:
-                db.execute(f"CREATE TEMP VIEW {name} AS FROM read_parquet([{paths}], hive_partitioning = false)")
+                db.execute(f"CREATE TEMP VIEW {name} AS FROM {parquet(paths)}")
             else:
                 db.register(name, schemas[name].empty_table())
         documents = present(files["documents"]) if any(files["repeats"]) else []

@@ -8,6 +8,7 @@ that they show a training run as it goes.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import tempfile
@@ -19,7 +20,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from curate.sql import literal, located
+from curate.sql import literal, located, parquet
 from curate.tombstones import PATH as FORGOTTEN_PATH
 from pipelines.macros import MACROS, SUMMARIES
 from pipelines.segment_tables import create_segment_tables
@@ -107,7 +108,9 @@ def lock_down(db: Connection, root: Path, spill: Path) -> None:
         return
     db.execute(f"SET temp_directory = {literal(str(spill))}")
     db.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
-    db.execute(f"SET allowed_directories = [{literal(str(root) + '/')}]")
+    # A name with the characters of a glob is written otherwise in what reads Parquet.
+    allowed = dict.fromkeys((f"{root}/", glob.escape(f"{root}/")))
+    db.execute(f"SET allowed_directories = [{', '.join(map(literal, allowed))}]")
     db.execute("SET enable_external_access = false")
     db.execute("SET lock_configuration = true")
 
@@ -261,7 +264,7 @@ def table_select(table: str, files: Sequence[str], where: str = "true") -> str:
     if not files:
         empty = ", ".join(f'NULL::{sql_type(field.type)} AS "{field.name}"' for field in TABLES[table])
         return f"SELECT {empty} WHERE false"
-    return f"SELECT {_columns(table)} FROM read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false) WHERE {where}"
+    return f"SELECT {_columns(table)} FROM {parquet(files)} WHERE {where}"
 
 
 def run_select(root: Path, table: str, files: Sequence[str] | None = None, where: str = "true") -> str:
@@ -278,12 +281,14 @@ def run_select(root: Path, table: str, files: Sequence[str] | None = None, where
     if not there:
         plain = f"SELECT NULL::VARCHAR AS run, NULL::INTEGER AS position, NULL::VARCHAR AS stage, * FROM ({table_select(table, [])})"
     else:
-        source = literal(f"{root}/runs/*/*/{folder}/[!.]*.parquet") if files is None else f"[{', '.join(map(literal, files))}]"
+        options = {"filename": True, "union_by_name": True}
+        every = f"/runs/*/*/{folder}/[!.]*.parquet"
+        source = parquet([str(root)], more=every, **options) if files is None else parquet(files, **options)
         place = f"/runs/([^/]+)/([0-9]+)-([^/]+)/{folder}/"
         plain = (
             f"SELECT regexp_extract(filename, '{place}', 1) AS run, regexp_extract(filename, '{place}', 2)::INTEGER AS position,"
             f" regexp_extract(filename, '{place}', 3) AS stage, {_columns(table)}"
-            f" FROM read_parquet({source}, filename = true, hive_partitioning = false, union_by_name = true) WHERE {where}"
+            f" FROM {source} WHERE {where}"
         )
     if table == "events":
         return plain

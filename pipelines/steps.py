@@ -69,7 +69,7 @@ def seen(root: Path, run: str, first: int, last: int, limit: int) -> dict[str, J
         raise GristmillError(f"{limit} is below 0", where="--limit", fix="0 lists all")
     with open_catalog(root) as db:
         for name in ("ledger", "losses"):
-            files = [path for path in parts(root, name, {run: range(first, last + 1)}) if f"/runs/{run}/" in path]
+            files = [path for path in parts(root, name, {run: range(first, last + 1)}) if path.startswith(f"{root}/runs/{run}/")]
             query = run_select(root, name, files, f"step BETWEEN {first} AND {last}")
             db.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
         counts = "count(DISTINCT step) FILTER (status = 'seen') AS seen, count(DISTINCT (attempt, step)) FILTER (status = 'void') AS void"

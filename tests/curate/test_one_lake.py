@@ -55,3 +55,16 @@ def test_a_copy_that_deduplication_once_dropped_is_not_trained_on_beside_its_hel
     ]
     assert [each["holdout"][0].counts["held_out"] for each in steps] == [1, 2, 2]
     assert steps[1] == steps[2]
+
+
+def test_the_names_of_the_folders_above_a_lake_say_nothing(tmp_path):
+    made = {"name": "made", "holdout": {"share": 0.2}, "dedup": {"check": 5}, "tokenizer": {"kind": "byte"}, "pack": {"row_length": 128}}
+    for seed in (6, 7):
+        write_jsonl(tmp_path / f"{seed}.jsonl", corpus(seed, 40))
+    found = []
+    for place, seed in (("plain", 6), ("state=kept/kind=far/run1", 7), ("state=kept/kind=far/run[1]", 6)):
+        source = {"reader": "jsonl", "paths": [str(tmp_path / f"{seed}.jsonl")], "repeats": {"clusters": {1: 1, 2: 2}}}
+        recipe = Recipe.model_validate(made | {"sources": {"web": source}})
+        snapshot = curate(Curation(tmp_path / place, recipe, LocalExecutor(1), Silent()))
+        found.append(build_lots(tmp_path / place, recipe, snapshot, LocalExecutor(1), Silent()).steps)
+    assert found[2] == found[0] != found[1]

@@ -79,6 +79,19 @@ def test_a_moved_lake_is_read_where_it_is(lake: Path) -> None:
         assert db.execute("SELECT count(*) FROM verdicts").fetchone() == (5,)
 
 
+def test_a_lake_in_a_folder_with_the_characters_of_a_glob_is_read_and_not_its_neighbour(lake: Path) -> None:
+    with open_catalog(lake) as db:
+        counts = {name: db.execute(f"SELECT count(*) FROM {name}").fetchone() for name in TABLES}
+    place = lake.parent / "kind=x" / "lake[1]*"
+    place.parent.mkdir()
+    shutil.move(lake, place)
+    shutil.copytree(place, place.with_name("lake1"))
+    for neighbour in place.with_name("lake1").rglob("*.parquet"):
+        neighbour.write_bytes(b"none")
+    with open_catalog(place) as db:
+        assert {name: db.execute(f"SELECT count(*) FROM {name}").fetchone() for name in TABLES} == counts
+
+
 def test_the_file_opens_in_any_client_from_any_folder_in_an_old_storage_version(lake: Path) -> None:
     with open_catalog(lake):
         pass
