@@ -9,6 +9,7 @@ import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pytest
@@ -185,7 +186,7 @@ def test_the_doctor_asks_with_the_key_of_prefects_settings_and_notes_a_refusal(
     assert asked == [header] and state == "note" and "401" in detail and "PREFECT_API_KEY" in detail
 
 
-def test_the_doctor_looks_at_locks_without_taking_them(lake: Path) -> None:
+def test_the_doctor_looks_at_locks_without_taking_them(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock_file = lake / "runs/demo/.lock"
     with lock(lock_file, "earlier"):
         pass
@@ -194,7 +195,7 @@ def test_the_doctor_looks_at_locks_without_taking_them(lake: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
     with lock_file.open("rb") as looks:  # as somebody who only looks does, for an instant
         fcntl.flock(looks, fcntl.LOCK_SH)
-        threading.Timer(0.05, lambda: fcntl.flock(looks, fcntl.LOCK_UN)).start()
+        monkeypatch.setattr("schemas.store.time", SimpleNamespace(sleep=lambda seconds: fcntl.flock(looks, fcntl.LOCK_UN)))
         with lock(lock_file, "run"):
             assert "(run)" in (holder(lock_file) or "")
 

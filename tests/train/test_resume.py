@@ -17,7 +17,7 @@ from schemas.settings import EarlyStopSettings
 from tests.train.hold import HOLD, hold_file
 from tests.train.run_tables import After, finish, losses, start, table, trainer, until, valid
 from tests.train.tiny_lake import MODEL, TRAINING, build, documents, pack, write_lot, write_stage
-from train.interrupt import Interrupted
+from train.interrupt import SAME_SECONDS, Interrupted
 from train.optim import OPTIMIZERS
 from train.schedule import scale
 
@@ -192,7 +192,7 @@ def test_signals_save_and_exit_with_75_and_the_same_command_goes_on(tmp_path):
     assert "has ended already" in finish(start(lakes[1], folders[1]))
 
 
-def test_a_second_signal_stops_at_once(tmp_path):
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
     """In a step that never ends; nothing is lost but the steps since the last checkpoint."""
     (tmp_path / "slow.py").write_text(
         "import time\nfrom train.callbacks import Callback\n"
@@ -203,11 +203,13 @@ def test_a_second_signal_stops_at_once(tmp_path):
     folder, _, _ = build(tmp_path, training=dataclasses.replace(TRICKY, callbacks=("slow:make",)))
     process = start(tmp_path, folder)
     until((tmp_path / "asleep").exists, process)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
     until((tmp_path / "told").exists, process)
-    assert process.poll() is None, "the first one waits for the step's end"
     process.send_signal(signal.SIGTERM)
-    said = finish(process, 128 + signal.SIGTERM)
+    time.sleep(2 * SAME_SECONDS)
+    assert process.poll() is None, "the first one waits for the step's end, and another's signal is the same wish"
+    process.send_signal(signal.SIGINT)
+    said = finish(process, 128 + signal.SIGINT)
     assert "saves and stops within the time of a checkpoint and one step; a second one stops at once" in said
     (folder / "stage.json").write_text((folder / "stage.json").read_text().replace('"slow:make"', ""))
     run = trainer(tmp_path, folder)
