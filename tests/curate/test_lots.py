@@ -183,7 +183,8 @@ def test_datasets_opens_the_shards(lake, tmp_path):
     import datasets
 
     lot = next(iter(read_lots(lake, read_snapshot(lake)).lots.values()))
-    opened = datasets.load_dataset("arrow", data_files=[str(lake / s.path) for s in lot.shards], split="train", streaming=True)
+    files = [str(lake / shard.path) for shard in lot.shards]
+    opened = datasets.load_dataset("arrow", data_files=files, split="train", streaming=True, cache_dir=str(tmp_path))
     first = next(iter(opened))
     assert len(first["tokens"]) == 64
     assert sum(1 for _ in opened) == lot.rows

@@ -20,8 +20,11 @@ import psutil
 
 from pipelines.trainer import live_trainer
 from tests.pipelines.tiny import write_project
+from tests.train.hold import HOLD, hold_file
 
 ROOT = Path(__file__).parent.parent.parent
+WAIT = 1200.0
+"""Seconds after which something on a busy machine no longer counts as slow."""
 PREFECT = Path(sys.executable).parent / "prefect"
 
 
@@ -29,15 +32,36 @@ class Site:
     """A clone of the project, a server and a worker."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
         self.folder = folder
-        self.api = f"http://127.0.0.1:{self.port}/api"
         quiet = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_WORKER_QUERY_SECONDS": "1"}
-        home = {"PREFECT_HOME": str(folder.parent / "prefect"), "PREFECT_API_URL": self.api, "PYTHONPATH": str(ROOT)}
-        self.environment = {**os.environ, **quiet, **home, **settings}
+        patient = {"PREFECT_API_REQUEST_TIMEOUT": "300", "PREFECT_SERVER_DATABASE_TIMEOUT": "300"}
+        patient["PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED"] = "false"  # a night may begin while the tests run
+        home = {"PREFECT_HOME": str(folder.parent / "prefect"), "PYTHONPATH": str(ROOT)}
+        self.environment = {**os.environ, **quiet, **patient, **home, **settings}
         self.started: list[subprocess.Popen[bytes]] = []
+
+    def start_server(self) -> None:
+        """Start a server, on another port when a process took the first before it listened there."""
+        for _ in range(5):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            self.api = f"http://127.0.0.1:{port}/api"
+            self.environment["PREFECT_API_URL"] = self.api
+            self.start("server", "start", "--host", "127.0.0.1", "--port", str(port))
+            server = self.started[-1]
+            wait_for("the server is up or has failed", lambda server=server: server.poll() is not None or self._answers())
+            if server.poll() is None:
+                return
+            self.started.pop()
+        raise AssertionError((self.folder.parent / "server.log").read_text())
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.api}/health", timeout=10) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
     def start(self, *arguments: str) -> None:
         log = (self.folder.parent / f"{arguments[0]}.log").open("wb")
@@ -47,7 +71,7 @@ class Site:
 
     def prefect(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = [PREFECT, *arguments]
-        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=400)
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=WAIT)
         assert done.returncode == 0 or not check, done.stdout + done.stderr
         return done
 
@@ -55,7 +79,7 @@ class Site:
         request = urllib.request.Request(
             f"{self.api}/{path}", json.dumps(value).encode(), {"Content-Type": "application/json"}, method="POST"
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=WAIT) as answer:
             return json.loads(answer.read() or b"null")
 
     def runs(self) -> dict[str, list[str]]:
@@ -68,7 +92,7 @@ class Site:
 
     def state(self, run_id: str) -> str:
         """Type of a flow run's state."""
-        with urllib.request.urlopen(f"{self.api}/flow_runs/{run_id}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.api}/flow_runs/{run_id}", timeout=WAIT) as answer:
             return str(json.load(answer)["state"]["type"])
 
     def live(self) -> list[str]:
@@ -84,7 +108,7 @@ class Site:
         runs = worker.children(recursive=True)
         for each in (worker, *runs):
             each.send_signal(number)
-        alive = psutil.wait_procs(runs, 60)[1]
+        alive = psutil.wait_procs(runs, WAIT)[1]
         process.kill()
         process.wait()
         assert alive == []
@@ -107,14 +131,14 @@ class Site:
         for process in reversed(self.started):
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(10)
+                process.wait(30)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
 
-def wait_for(what: str, holds: Any, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
+def wait_for(what: str, holds: Any) -> None:
+    deadline = time.monotonic() + WAIT
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.2)
@@ -128,8 +152,7 @@ def running_site(folder: Path, settings: Mapping[str, str]) -> Iterator[Site]:
     shutil.copy(ROOT / "prefect.yaml", folder)
     site = Site(folder, settings)
     try:
-        site.start("server", "start", "--host", "127.0.0.1", "--port", str(site.port))
-        wait_for("the server is up", lambda: _healthy(site))
+        site.start_server()
         site.prefect("work-pool", "create", "local", "--type", "process")
         deployed = site.prefect("--no-prompt", "deploy", "--all")
         assert "failed" not in deployed.stdout.lower()
@@ -139,16 +162,8 @@ def running_site(folder: Path, settings: Mapping[str, str]) -> Iterator[Site]:
         site.close()
 
 
-def _healthy(site: Site) -> bool:
-    try:
-        with urllib.request.urlopen(f"{site.api}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
 class Training:
-    """Runs of the deployment ``curriculum`` that train one stage, one after another.
+    """Runs of the deployment ``curriculum`` that train one stage, one after another; each waits to be stopped until ``let_end``.
 
     Args:
         site: where.
@@ -157,10 +172,15 @@ class Training:
     """
 
     def __init__(self, site: Site, run: str, tokens: int) -> None:
-        changes = [f"stages.0.tokens={tokens}", "stages.0.training={}", "sources.web.max_epochs=4"]
+        changes = [f"stages.0.tokens={tokens}", f"stages.0.training={{callbacks: ['{HOLD}']}}", "sources.web.max_epochs=4"]
         settings = {"recipe": "recipes/python.yaml", "lake": "lake", "changes": changes, "run": run}
         self.site, self.value = site, f"settings={json.dumps(settings)}"
         self.folder = site.folder / f"lake/runs/{run}/0-first"
+        hold_file(site.folder / "lake").write_text("8")  # steps, in which each has saved a checkpoint
+
+    def let_end(self) -> None:
+        """Let the runs that are started from now on train to their end."""
+        hold_file(self.site.folder / "lake").unlink()
 
     def start(self) -> str:
         """Start a flow run; returns its id."""
@@ -189,6 +209,7 @@ def cancel_and_resume(site: Site) -> None:
     run_id = training.start()
     training.wait(0)
     training.cancel(run_id)
+    training.let_end()
     done = site.prefect("deployment", "run", "curriculum/curriculum", "-p", training.value, "--watch")
     assert "Completed" in done.stdout, done.stdout
     assert (training.folder.parent / "1-second/outcome.json").is_file()

@@ -14,7 +14,7 @@ from pipelines.catalog import open_catalog
 from schemas.manifest import read_snapshot
 from tests.pipelines.prefect_site import ROOT, Site, Training, cancel_and_resume, running_site, wait_for
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(3600)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,7 @@ def test_a_pause_and_a_shutdown_of_the_worker_let_training_save_and_it_goes_on(s
     run_id = training.start()
     training.wait(2)
     training.cancel(run_id)
+    training.let_end()
     assert "progress-train-stopped-first" in site.artifacts()
 
 
@@ -107,6 +108,7 @@ def test_a_flow_run_that_was_killed_with_its_worker_does_not_stay_running(site: 
     run_id = training.start()
     training.wait(1)
     training.cancel(run_id)
+    training.let_end()
 
 
 def test_each_night_takes_only_new_files_and_compares_them_with_what_was_kept(site: Site) -> None:

@@ -6,7 +6,9 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from tests.pipelines.prefect_site import Site, cancel_and_resume, running_site, 
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
 pytestmark = [
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(not PROGRAMS, reason="no PostgreSQL: apt-get install postgresql"),
 ]
 USER = "postgres"
@@ -33,8 +35,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     place = folder / "data"
     if os.geteuid() == 0:
         drop = ["runuser", "-u", USER, "--"]
-        place = Path(f"/tmp/gristmill-postgres-{os.getpid()}")
-        place.mkdir()
+        place = Path(tempfile.mkdtemp(prefix="gristmill-postgres-"))  # pytest's folders are root's alone
         shutil.chown(place, USER)
     programs = PROGRAMS[-1].parent
     made = [*drop, programs / "initdb", "-D", place, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync"]
@@ -48,7 +49,10 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"postgresql+asyncpg://{USER}@127.0.0.1:{port}/prefect"
     finally:
         server.terminate()
-        server.wait(30)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(120)
+        server.kill()
+        server.wait()
         shutil.rmtree(place, ignore_errors=True)
 
 
