@@ -25,7 +25,7 @@ from curate.engine import Executor
 from curate.layout import generation_of, layout_step, pack_settings, packed, specials
 from curate.pack import Packing, kernel
 from curate.step import Json, Progress, Shard, ShardWriter, Step, run_step
-from curate.tokenize import tokenize_step, tokenizer_step
+from curate.tokenize import nothing_kept, tokenize_step, tokenizer_step
 from curate.tokenizer import load_tokenizer
 from schemas.errors import GristmillError
 from schemas.manifest import UNPACKED, Entry, Snapshot, fingerprint, write_snapshot
@@ -59,6 +59,8 @@ def build_lots(root: Path, recipe: Recipe, snapshot: Snapshot, executor: Executo
 
     tokenizer = run(*tokenizer_step(recipe, read[: ends[0]], verdicts[: ends[0]]))
     tokens = run(*tokenize_step(recipe, tokenizer[0], read, verdicts))
+    if not any(entry.counts["documents"] for entry in tokens):
+        raise nothing_kept()
     layouts = run(*layout_step(recipe, ends, tokens, snapshot.steps))
     packed = run(*pack_step(root, recipe, tokenizer[0], tokens, layouts))
     lots = run(*lots_step(recipe, ends, tokens, layouts, packed))

@@ -176,10 +176,10 @@ def _written(root: Path, relative: str, change: Change, rows: int, done: list[st
 
 
 def _purge_parquet(path: Path, ids: pa.Array) -> Purged:
-    """Texts, edited texts and token ids of documents."""
+    """Texts and token ids of documents, and what tables say was found of them, such as an id that repeats."""
     schema = pq.read_schema(path)
     has_tokens = "tokens" in schema.names and pa.types.is_large_list(schema.field("tokens").type)
-    if "text" not in schema.names and not has_tokens:
+    if "doc_id" not in schema.names or not (has_tokens or {"text", "detail"} & set(schema.names)):
         return None
     held = pc.is_in(pq.read_table(path, columns=["doc_id"], partitioning=None).column("doc_id"), ids)
     if not pc.any(held).as_py():
@@ -188,6 +188,9 @@ def _purge_parquet(path: Path, ids: pa.Array) -> Purged:
     if has_tokens:
         values = pc.if_else(held, pa.scalar([], schema.field("tokens").type), table.column("tokens"))
         new = table.set_column(schema.names.index("tokens"), table.schema.field("tokens"), values)
+    elif "detail" in schema.names:
+        told = pc.if_else(pc.fill_null(held, False), pa.scalar(""), table.column("detail"))
+        new = table.set_column(schema.names.index("detail"), table.schema.field("detail"), told)
     else:
         new = blanked(table, ids)
     return not new.equals(table), lambda to: _write_parquet(to, new)

@@ -109,6 +109,15 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
+def nothing_kept() -> InputError:
+    """The error of a curation that leaves nothing."""
+    return InputError(
+        "no document was kept, so there is no text to train on",
+        where="tokenizer",
+        fix="loosen the rules or check the sources; `gristmill stats` tells why documents were dropped",
+    )
+
+
 def _sample(root: Path, task: Json) -> list[str]:
     """Kept documents in order of a hash of doc_id and seed, until ``sample_bytes`` are reached."""
     columns = ["doc_id", "locator", "bytes"]
@@ -119,11 +128,7 @@ def _sample(root: Path, task: Json) -> list[str]:
     ]
     kept = pa.concat_tables(tables) if tables else None
     if kept is None or not kept.num_rows:
-        raise InputError(
-            "no document was kept, so there is no text to train on",
-            where="tokenizer",
-            fix="loosen the rules or check the sources; `gristmill snapshot` lists what was curated",
-        )
+        raise nothing_kept()
     order = np.argsort(id_hashes(column_array(kept, "doc_id"), task["seed"]), kind="stable")
     sizes = kept.column("bytes").to_numpy()[order]
     chosen = order[np.cumsum(sizes) - sizes < task["sample_bytes"]]

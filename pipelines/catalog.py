@@ -281,9 +281,8 @@ def run_select(root: Path, table: str, files: Sequence[str] | None = None, where
     if not there:
         plain = f"SELECT NULL::VARCHAR AS run, NULL::INTEGER AS position, NULL::VARCHAR AS stage, * FROM ({table_select(table, [])})"
     else:
-        options = {"filename": True, "union_by_name": True}
-        every = f"/runs/*/*/{folder}/[!.]*.parquet"
-        source = parquet([str(root)], more=every, **options) if files is None else parquet(files, **options)
+        every = f"/runs/*/*/{folder}/[!.]*.parquet" if files is None else ""
+        source = parquet([str(root)] if files is None else files, more=every, filename=True, union_by_name=True)
         place = f"/runs/([^/]+)/([0-9]+)-([^/]+)/{folder}/"
         plain = (
             f"SELECT regexp_extract(filename, '{place}', 1) AS run, regexp_extract(filename, '{place}', 2)::INTEGER AS position,"

@@ -24,6 +24,7 @@ import zstandard
 
 from curate.corpus import column_array, rows_of
 from curate.lots import LotTable, read_lots
+from curate.tombstones import read_tombstones
 from pipelines.card import dataset_card
 from pipelines.export_model import write_model
 from pipelines.progress import Tell, untold
@@ -160,7 +161,8 @@ def _remove(path: Path) -> None:
 
 
 def texts(root: Path, snapshot: Snapshot, state: State, tell: Tell = untold) -> Iterator[tuple[int, pa.Table]]:
-    """Documents of a state by documents shard, in lake order, in the schema ``TEXT``."""
+    """Documents of a state by documents shard, in lake order, in the schema ``TEXT``; without those to be forgotten."""
+    forgotten = read_tombstones(root)
     for shard, (read, judged) in enumerate(zip(snapshot.steps["read"], snapshot.steps["verdicts"], strict=True)):
         tell(shard, len(snapshot.steps["read"]))
         if "documents" not in read.files or "verdicts" not in judged.files:
@@ -169,6 +171,7 @@ def texts(root: Path, snapshot: Snapshot, state: State, tell: Tell = untold) -> 
         chosen = verdicts.filter(pc.equal(verdicts.column("state"), state)).column("locator")
         rows = pa.array(rows_of(chosen.to_numpy()))
         documents = pq.read_table(here(root, read.files["documents"].path), partitioning=None).take(rows)
+        documents = documents.filter(pc.invert(pc.is_in(documents.column("doc_id"), forgotten)))
         if documents.num_rows:
             ids = pa.array([value.hex() for value in documents.column("doc_id").to_pylist()], pa.string())
             yield shard, documents.set_column(documents.schema.get_field_index("doc_id"), "doc_id", ids).select(TEXT.names).cast(TEXT)

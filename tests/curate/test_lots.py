@@ -238,5 +238,6 @@ def test_a_difficulty_that_cannot_be_evaluated_names_its_source(tmp_path):
 
 def test_nothing_kept_is_an_error_that_says_so(tmp_path):
     snapshot = judged(tmp_path, [("web", [(0, "text", "dropped", 0)])])
-    with pytest.raises(GristmillError, match="no document was kept"):
-        build_lots(tmp_path, recipe(), snapshot, LocalExecutor(1), Silent())
+    for made in (recipe(), recipe(tokenizer={"kind": "byte"})):
+        with pytest.raises(GristmillError, match="no document was kept"):
+            build_lots(tmp_path, made, snapshot, LocalExecutor(1), Silent())

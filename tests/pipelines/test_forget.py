@@ -16,6 +16,7 @@ import curate.purge
 from curate.identity import user_doc_id
 from pipelines.catalog import ask, open_catalog
 from pipelines.cli import run_command
+from pipelines.export import export
 from pipelines.forget import forget
 from pipelines.parameters import RunParameters
 from pipelines.progress import reporter
@@ -40,6 +41,11 @@ def curated(folder: Path) -> Path:
 def text_of(folder: Path, name: str) -> str:
     lines = [json.loads(line) for line in (folder / "web.jsonl").read_text().splitlines() if not line.startswith("{broken")]
     return next(line["text"] for line in lines if line["id"] == name)
+
+
+def rows_of(root: Path, table: str) -> list[dict[str, Any]]:
+    files = read_snapshot(root).files(table)
+    return [row for file in files for row in pq.read_table(root / file.path, partitioning=None).to_pylist()]
 
 
 def holders(root: Path, text: str, doc_id: bytes) -> set[str]:
@@ -198,3 +204,19 @@ def test_names_that_name_nothing_are_refused(lake: Path) -> None:
         forget(lake, [], None, True)
     with pytest.raises(GristmillError, match="cannot be read"):
         forget(lake, [], lake / "none.txt", True)
+
+
+def test_neither_an_export_nor_a_repeated_id_tells_of_a_forgotten_document(project: Path) -> None:
+    root = project / "lake"
+    line = next(line for line in (project / "web.jsonl").read_text().splitlines() if '"web-50"' in line)
+    (project / "web2.jsonl").write_text(line + "\n")
+    recipe = project / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("paths: [web.jsonl]", 'paths: ["web*.jsonl"]'))
+    curated(project)
+    (repeat,) = (row for row in rows_of(root, "quarantine") if row["reason"] == "duplicate_id")
+    assert "web-50" in repeat["detail"] and fates(root)[GONE.hex()] == "kept"
+    count = export(root, project / "before.jsonl", "jsonl")
+    forget(root, ["web:web-50"], None, False)
+    assert [row["detail"] for row in rows_of(root, "quarantine") if row["reason"] == "duplicate_id"] == [""]
+    assert export(root, project / "after.jsonl", "jsonl") == count - 1
+    assert all(json.loads(line)["text"] for line in (project / "after.jsonl").read_text().splitlines())
