@@ -6,11 +6,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from curate.engine import Executor
-from curate.step import Progress, Shard, Step, run_step
+from curate.step import run_step
 from schemas.manifest import Entry, Snapshot
-from schemas.recipe import Recipe
+
+if TYPE_CHECKING:  # whoever only asks a lake needs no recipe, whose models take long to build
+    from curate.engine import Executor
+    from curate.step import Progress, Shard, Step
+    from schemas.recipe import Recipe
 
 
 @dataclass

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.curation import Curation
+from curate.corpus import raw_column
 from curate.sql import connect, scan
 from curate.step import Shard, ShardWriter, Step
 from schemas.manifest import Snapshot
 from schemas.store import here
+
+if TYPE_CHECKING:
+    from curate.curation import Curation
 
 Json = Any
 
@@ -75,12 +77,12 @@ def is_indexed(snapshot: Snapshot) -> bool:
 def beginning_with(root: Path, snapshot: Snapshot, prefix: str) -> dict[bytes, int]:
     """Locators of the documents whose doc_id in hex begins so, by doc_id; of a repeated one the first."""
     low, high = (bytes.fromhex(prefix.ljust(32, digit)) for digit in "0f")
-    first, last = (pa.scalar(int.from_bytes(bound[:8], "big"), pa.uint64()) for bound in (low, high))
-    within = (pc.field("high") >= first) & (pc.field("high") <= last)
+    first, last = (np.uint64(int.from_bytes(bound[:8], "big")) for bound in (low, high))
     found: dict[bytes, int] = {}
     for file in snapshot.files("doc_index"):
-        rows = pq.read_table(here(root, file.path), filters=within, partitioning=None)
-        for doc, place in _documents(rows):
+        source = pq.ParquetFile(here(root, file.path))
+        near = [group for group, (least, most) in enumerate(_bounds(source)) if least <= last and first <= most]
+        for doc, place in _documents(source, near, np.array([first]), np.array([last])):
             if low <= doc <= high:
                 found[doc] = min(place, found.get(doc, place))
     return found
@@ -93,22 +95,36 @@ def locators_of(root: Path, snapshot: Snapshot, documents: Sequence[bytes]) -> d
     found: dict[bytes, int] = {}
     for file in snapshot.files("doc_index"):
         source = pq.ParquetFile(here(root, file.path))
-        for group in _groups_with(source, high):
-            rows = source.read_row_group(group)
-            mine = rows.filter(pa.array(np.isin(rows.column("high").to_numpy(), high)))
-            for doc, place in _documents(mine):
-                if doc in wanted:
-                    found[doc] = min(place, found.get(doc, place))
+        for doc, place in _documents(source, _groups_with(source, high), high, high):
+            if doc in wanted:
+                found[doc] = min(place, found.get(doc, place))
     return found
+
+
+def _bounds(source: pq.ParquetFile) -> Iterator[tuple[int, int]]:
+    """Least and greatest first half of each row group."""
+    for group in range(source.metadata.num_row_groups):
+        bounds = source.metadata.row_group(group).column(0).statistics
+        yield bounds.min, bounds.max
 
 
 def _groups_with(source: pq.ParquetFile, high: NDArray[np.uint64]) -> list[int]:
     """Row groups in whose range one of the values lies."""
-    bounds = [source.metadata.row_group(group).column(0).statistics for group in range(source.metadata.num_row_groups)]
-    return [g for g, s in enumerate(bounds) if np.searchsorted(high, s.min) < np.searchsorted(high, s.max, side="right")]
+    return [
+        group
+        for group, (least, most) in enumerate(_bounds(source))
+        if np.searchsorted(high, least) < np.searchsorted(high, most, side="right")
+    ]
 
 
-def _documents(rows: pa.Table) -> Iterator[tuple[bytes, int]]:
-    high, low, places = (rows.column(name).to_pylist() for name in SCHEMA.names)
-    for a, b, place in zip(high, low, places, strict=True):
-        yield a.to_bytes(8, "big") + b.to_bytes(8, "big"), place
+def _documents(
+    source: pq.ParquetFile, groups: Sequence[int], least: NDArray[np.uint64], most: NDArray[np.uint64]
+) -> Iterator[tuple[bytes, int]]:
+    """doc_id and locator of the rows of some groups whose first half lies in one of some ranges, which are apart and ascending."""
+    for group in groups:
+        rows = source.read_row_group(group)
+        high, low, places = (raw_column(rows, name, np.uint64) for name in SCHEMA.names)
+        begins, stops = np.searchsorted(high, least), np.searchsorted(high, most, side="right")
+        for which in np.flatnonzero(begins < stops).tolist():
+            for at in range(int(begins[which]), int(stops[which])):
+                yield int(high[at]).to_bytes(8, "big") + int(low[at]).to_bytes(8, "big"), int(places[at])

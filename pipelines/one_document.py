@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from curate.corpus import ROW_BITS
+from curate.corpus import ROW_BITS, raw_column
 from curate.curation import file_of, source_of
 from curate.doc_index import beginning_with, is_indexed, locators_of
 from curate.identity import user_doc_id
@@ -67,10 +67,15 @@ def place_of(root: Path, snapshot: Snapshot, doc: str) -> Place | None:
     entry = _pack_shard(root, snapshot, shard, locator)
     if entry is None or "rows" not in entry.files:
         return Place(shard)
-    mine = pq.read_table(
-        here(root, entry.files["rows"].path), columns=["row"], filters=[("doc_id", "=", bytes.fromhex(doc))], partitioning=None
-    )
-    return Place(shard, entry.label.rpartition("/")[0], entry, tuple(mine.column("row").to_pylist()))
+    rows = _rows_of(here(root, entry.files["rows"].path), bytes.fromhex(doc))
+    return Place(shard, entry.label.rpartition("/")[0], entry, rows)
+
+
+def _rows_of(path: Path, doc: bytes) -> tuple[int, ...]:
+    """Rows in the lot of a document's pieces, by a pack shard's table."""
+    table = pq.ParquetFile(path).read(["doc_id", "row"])
+    mine = raw_column(table, "doc_id", "V16") == np.void(doc)
+    return tuple(raw_column(table, "row", np.int64)[mine].tolist())
 
 
 def _pack_shard(root: Path, snapshot: Snapshot, shard: int, locator: int) -> Entry | None:
@@ -83,7 +88,9 @@ def _pack_shard(root: Path, snapshot: Snapshot, shard: int, locator: int) -> Ent
     column = file.schema_arrow.get_field_index("locator")
     for group in range(file.metadata.num_row_groups):
         bounds = file.metadata.row_group(group).column(column).statistics
-        if bounds.min <= locator <= bounds.max and locator in file.read_row_group(group, columns=["locator"]).column(0).to_numpy():
+        if bounds.min <= locator <= bounds.max and locator in raw_column(
+            file.read_row_group(group, columns=["locator"]), "locator", np.uint64
+        ):
             return _packed_entries(snapshot, label)[group]
     return None
 

@@ -27,6 +27,7 @@ from curate.lots import LotTable, read_lots
 from curate.stage import plan_rows, run_folder, segments_path, stage_folder
 from pipelines.branch import Rows, branch
 from pipelines.catalog import ask, open_catalog
+from pipelines.step_range import step_range
 from pipelines.why import find_document
 from schemas.errors import GristmillError
 from schemas.manifest import read_snapshot
@@ -35,6 +36,7 @@ from schemas.segments import Segment, allotments, read_segments, segments_hash, 
 from schemas.settings import StageSettings, read_stage
 from schemas.store import duplicate, lock, publish, publish_json, read_json, remove, rename, sync_folder
 from schemas.tables import EVENTS
+from train.attempts import next_attempt
 from train.skips import ASKED
 
 _CHECKPOINT = re.compile(r"a(\d+)-s(\d+)")
@@ -78,8 +80,6 @@ def rewind(root: Path, run: str, to: int, steps: Sequence[tuple[int, int]] = (),
 
 
 def _rewind(root: Path, recipe: Recipe, run: str, to: int, excluded: Rows) -> Rewound:
-    from train.ledger import next_attempt  # brings torch, which takes longer than a small curation
-
     every = read_segments(root / segments_path(run))
     position = _stage_of(every, recipe, to, run)
     folder = stage_folder(run, recipe, position)
@@ -213,8 +213,8 @@ def parse_exclusions(values: Iterable[str]) -> tuple[list[tuple[int, int]], list
     """Ranges of steps (``120..140``) and names of documents among what is to be excluded."""
     steps, documents = [], []
     for value in values:
-        if match := re.fullmatch(r"(\d+)\.\.(\d+)", value):
-            steps.append((int(match[1]), int(match[2])))
+        if found := step_range(value, "--exclude"):
+            steps.append(found)
         elif re.fullmatch(r"\d{1,7}(\s*[-:.,]+\s*\d{1,7})?", value):  # steps written otherwise are not taken for a document's own id
             hint = "write 120..140, and 120..120 for one step; a document is also named by its doc_id"
             raise GristmillError(f"{value!r} is no range of steps", where="--exclude", fix=hint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,18 +39,6 @@ SELECT doc_id, state, reason, text_version, [f.rule FOR f IN failures] AS failed
 """
 
 
-def parse_steps(text: str) -> tuple[int, int]:
-    """First and last step of ``120..140``, or of one step.
-
-    Raises:
-        GristmillError: it is neither.
-    """
-    match = re.fullmatch(r"(\d{1,15})(?:\.\.(\d{1,15}))?", text)
-    if match is None or int(match[2] or match[1]) < int(match[1]):
-        raise GristmillError(f"{text!r} is no range of steps", where="steps", fix="write 120..140 (both included), or one step")
-    return int(match[1]), int(match[2] or match[1])
-
-
 def seen(root: Path, run: str, first: int, last: int, limit: int) -> dict[str, Json]:
     """What steps of a run saw.
 
@@ -85,6 +72,7 @@ def seen(root: Path, run: str, first: int, last: int, limit: int) -> dict[str, J
 def _tell_verdicts(db: Connection, root: Path, documents: Sequence[dict[str, Json]]) -> None:
     """Add to each document its verdict in every snapshot of the lake, the current one first, and what it stands for."""
     ids = [each["doc_id"] for each in documents]
+    by_id = {each["doc_id"]: each for each in documents}
     for each in documents:
         each["verdicts"], each["duplicates"] = [], 0
     names = sorted((path.stem for path in root.glob("snapshots/*.json")), key=lambda name: (name != "current", name))
@@ -96,7 +84,7 @@ def _tell_verdicts(db: Connection, root: Path, documents: Sequence[dict[str, Jso
     clusters = [str(root / file.path) for file in read_snapshot(root).files("clusters")] if ids else []
     query = table_select("clusters", clusters, "kept_doc_id IN (SELECT unhex(unnest(?)))")
     for line in ask(db, f"SELECT kept_doc_id, count(*) AS n FROM ({query}) GROUP BY ALL", ids) if clusters else ():
-        next(each for each in documents if each["doc_id"] == line["kept_doc_id"])["duplicates"] = line["n"]
+        by_id[line["kept_doc_id"]]["duplicates"] = line["n"]
 
 
 def _verdicts(root: Path, snapshot: Snapshot, ids: Sequence[str]) -> str:

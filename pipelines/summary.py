@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -11,23 +12,23 @@ from rich.text import Text
 
 from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.plan_view import committed_plan, print_committed
-from pipelines.state import lake_status, print_sources
+from pipelines.state import print_sources
 from pipelines.tables import BLOCKS, table
 from schemas.store import address_of
 
 TREND_WIDTH = 16
 
 
-def print_summary(root: Path, run: str, recipe: Path, console: Console) -> None:
+def print_summary(root: Path, run: str, sources: list[dict[str, Any]], console: Console) -> None:
     """Print the summary of a run.
 
     Args:
         root: the lake.
         run: run name.
-        recipe: the recipe's file, for the commands to try next.
+        sources: what came of each source, as ``lake_status`` tells it.
         console: where to.
     """
-    print_sources(lake_status(root)["sources"], console)
+    print_sources(sources, console)
     with open_catalog(root) as db:
         _print_drops(db, console)
     plan = committed_plan(root, run)

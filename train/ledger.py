@@ -10,7 +10,6 @@ published before its first step.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,6 @@ from schemas.tables import EVENTS, LEDGER, LOSSES, METRICS
 from train.order import Rows
 from train.parallel import Ranks
 from train.stage import MicroBatch
-
-_PART = re.compile(r"a(\d+)-s\d+-\d+\.parquet")
-
-
-def next_attempt(run_folder: Path) -> int:
-    """Number of a new process attempt: one above all that left events in any stage of the run."""
-    found = [int(match[1]) for path in run_folder.glob("*/events/*") if (match := _PART.fullmatch(path.name))]
-    return max(found, default=-1) + 1
 
 
 class Recorder:

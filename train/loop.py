@@ -20,6 +20,7 @@ import torch
 from schemas.settings import Outcome
 from schemas.store import publish_json
 from train.adapt import adapted
+from train.attempts import next_attempt
 from train.build import build_model, build_stage_optimizer
 from train.callbacks import Callback, StepReport, load_callbacks
 from train.checkpoint import Checkpoint, checkpoint_path, newest
@@ -30,7 +31,7 @@ from train.evaluate import evaluate
 from train.interchange import load_pretrained
 from train.interrupt import Interrupt, Interrupted
 from train.layout import layout_for
-from train.ledger import Recorder, next_attempt
+from train.ledger import Recorder
 from train.metrics import Meter, step_values
 from train.named_state import by_name
 from train.optim.packaged import weights_in_use

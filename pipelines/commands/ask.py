@@ -121,7 +121,8 @@ def steps(
 ) -> None:
     """Tell which documents some steps saw: by source, and each with its loss and what became of it in every snapshot."""
     from pipelines.generate import only_run
-    from pipelines.steps import parse_steps, print_seen, seen
+    from pipelines.step_range import parse_steps
+    from pipelines.steps import print_seen, seen
 
     root = open_lake(lake)
     first, last = parse_steps(steps)

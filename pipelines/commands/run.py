@@ -36,7 +36,8 @@ def run(
 
     parameters = read_parameters(recipe, lake, changes, sample, workers=workers, engine=engine, run=run, ranks=ranks)
     console = tables.console(stderr=json)
-    name = parameters.run_name(parameters.load())
+    loaded = parameters.load()
+    name = parameters.run_name(loaded)
     if no_prefect:
         from pipelines.run import run_curriculum
 
@@ -46,8 +47,8 @@ def run(
         from pipelines.embedded import run_under_prefect
 
         run_under_prefect(parameters, console)
-    print_dedup(parameters.root, parameters.load(), console)
-    show(lake_status(parameters.root), json, lambda _, console: print_summary(parameters.root, name, parameters.recipe, console))
+    print_dedup(parameters.root, loaded, console)
+    show(lake_status(parameters.root), json, lambda status, console: print_summary(parameters.root, name, status["sources"], console))
 
 
 def curate(
@@ -68,11 +69,12 @@ def curate(
     from pipelines.state import lake_status, print_sources
 
     parameters = read_parameters(recipe, lake, changes, sample, workers=workers, engine=engine)
+    loaded = parameters.load()
     with reporter(tables.console(stderr=json)) as progress:
-        curate_lake(parameters, parameters.load(), progress)
+        curate_lake(parameters, loaded, progress)
     sources = lake_status(parameters.root)["sources"]
     show(sources, json, print_sources)
-    print_dedup(parameters.root, parameters.load(), tables.console(stderr=json))
+    print_dedup(parameters.root, loaded, tables.console(stderr=json))
 
 
 def stage(

@@ -17,7 +17,8 @@ from pipelines.parameters import RunParameters
 from pipelines.progress import reporter
 from pipelines.run import curate_lake, plan_stage
 from pipelines.snapshots import keep_snapshot
-from pipelines.steps import parse_steps, print_seen, seen
+from pipelines.step_range import parse_steps
+from pipelines.steps import print_seen, seen
 from pipelines.tables import console
 from pipelines.why import UnknownDocument, life
 from schemas.errors import GristmillError
