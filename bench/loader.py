@@ -1,9 +1,10 @@
 """The loader alone beside a bare NumPy memmap gather, in one process and one run: tokens/s, ratios, and that both give the same tokens.
 
-    python bench/loader.py [--rows 200000] [--batch 8]
+    python bench/loader.py [--rows 200000] [--batch 8] [--peers]
 
 Rows of 2,048 tokens in shards of 8,192, shuffled in two levels over all shards. The loader gives tokens as torch int64, document
-boundaries, document ids and each row's source; the gather gives int64 tokens alone from one flat file, rows drawn at random.
+boundaries, document ids and each row's source; the gather gives int64 tokens alone from one flat file, rows drawn at random. With
+``--peers`` the libraries of ``bench/loader_peers.py`` take their turns too.
 """
 
 from __future__ import annotations
@@ -61,12 +62,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--peers", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run(Path(folder), options.rows, options.batch, options.length)
+        run(Path(folder), options.rows, options.batch, options.length, options.peers)
 
 
-def run(root: Path, rows: int, batch: int, length: int) -> None:
+def run(root: Path, rows: int, batch: int, length: int, peers: bool) -> None:
     tokens = np.random.default_rng(0).integers(0, 50_000, (rows, length), dtype=np.uint16)
     half = rows // 2
     lots = [write_lot(root, name, name, part, 50_000) for name, part in (("code", tokens[:half]), ("prose", tokens[half:]))]
@@ -96,16 +98,34 @@ def run(root: Path, rows: int, batch: int, length: int) -> None:
     found = step_rows(0, batch)
     assert torch.equal(loader(0), torch.from_numpy(tokens[found.lot * half + found.row].astype(np.int64))), "the loader's tokens are others"
     engines: dict[str, Callable[[int], torch.Tensor]] = {"gather": gather, "loader": loader, "loader, targets and mask": with_targets}
+    following = peer_batches(root, tokens, batch) if peers else {}
+    engines |= {name: lambda step, one=one: one() for name, one in following.items()}
     best = dict.fromkeys(engines, float("inf"))
     for _ in range(5):
         for name, engine in engines.items():
+            count = max(1, steps // 8) if name in following else steps  # the slower ones are not waited for so long
             began = time.perf_counter()
-            for step in range(steps):
+            for step in range(count):
                 engine(step)
-            best[name] = min(best[name], time.perf_counter() - began)
+            best[name] = min(best[name], (time.perf_counter() - began) / count)
     print(f"{rows} rows of {length} tokens, batches of {batch}; best of 5 rounds in turn")
     for name, seconds in best.items():
-        print(f"{name:28s} {steps * batch * length / seconds / 1e6:8.0f} M tokens/s   {best['gather'] / seconds:5.2f} of the gather")
+        ratios = f"{best['gather'] / seconds:6.3f} of the gather   loader / it {seconds / best['loader']:6.2f}"
+        print(f"{name:28s} {batch * length / seconds / 1e6:8.1f} M tokens/s   {ratios}")
+
+
+def peer_batches(root: Path, tokens: np.ndarray, batch: int) -> dict[str, Callable[[], torch.Tensor]]:
+    """The next batch of each peer, which all have the rows' tokens."""
+    from loader_peers import arrow_rows, litdata_rows, streaming_rows
+
+    following = litdata_rows(root, tokens, batch) | arrow_rows(root, batch) | streaming_rows(root, tokens, batch)
+    known = {row.tobytes() for row in tokens.astype(np.int64)[:, :8]}
+    for name, one in following.items():
+        made = one()
+        assert made.shape == (batch, tokens.shape[1]) and made.dtype == torch.int64, name
+        heads = made[:, :8].numpy()
+        assert all(head.tobytes() in known for head in heads), f"{name} gives other tokens"
+    return following
 
 
 if __name__ == "__main__":

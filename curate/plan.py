@@ -69,6 +69,7 @@ class Place:
         parameters: parameters of the model, for stages of ``chinchilla`` tokens.
         done: rows of the stage that lie before, where it is planned again from its middle.
         rows: rows of the whole stage, where it is planned again; as many of them as the budgets hold.
+        append: documents of earlier generations keep their budgets: raising them means curating the lake anew.
     """
 
     first_row: int
@@ -79,6 +80,7 @@ class Place:
     parameters: int = 0
     done: int = 0
     rows: int | None = None
+    append: bool = False
 
 
 Portion = tuple[str, bool]
@@ -123,7 +125,7 @@ class _Planner:
         wanted = place.rows if again else _rows_wanted(self.stage, place)
         skip = place.done
         if self.stage.replay is not None:
-            self._set_apart(int((wanted or 0) - skip * (not again)))
+            self.set_apart(int((wanted or 0) - skip * (not again)))
         for part in stage_parts(self.stage, place.row_length, place.batch, wanted):
             done = min(skip, part.rows or skip)
             skip -= done
@@ -135,7 +137,7 @@ class _Planner:
         after = {lot: state.give_back(given_back.get(lot, ())) for lot, state in self.now.items()}
         return StagePlan(self.stage.name, tuple(self.segments), self.before, after)
 
-    def _set_apart(self, rows: int) -> None:
+    def set_apart(self, rows: int) -> None:
         """Take the rows to be replayed out of what is left, a few more than their share comes to.
 
         Raises:
@@ -159,7 +161,7 @@ class _Planner:
                     f"source {name!r}: asked {need * self.place.row_length:,} tokens to be used again, the budgets hold "
                     f"{mine.left * self.place.row_length:,} (only epochs of its lots that are wholly unused can give rows again)",
                     where=where,
-                    fix=f"lower replay.share to {float(replay.share * mine.left / need):.3g}, or raise sources.{name}.max_epochs",
+                    fix=_less(replay.share * mine.left / need) + f", or raise sources.{name}.max_epochs" + _anew(self.place),
                 )
             self.replays[name] = share
             self.pools[name], _ = first_rows(mine.allotments, need + SPARE)
@@ -293,7 +295,7 @@ class _Planner:
             where=f"stage {stage.name!r}",
             fix=f"raise the share of pack.lengths.{part.row_length}, or lower that of length_warmup"
             if of
-            else f"lower its tokens to {most:,} (or `rest`), {lower}or raise {_some(fixes)}",
+            else f"lower its tokens to {most:,} (or `rest`), {lower}or raise {_some(fixes)}{_anew(place)}",
         )
 
 
@@ -310,6 +312,26 @@ def _rows_wanted(stage: Stage, place: Place) -> int | None:
             fix=f"ask for at least {place.row_length * place.batch:,} tokens, or lower training.batch_rows",
         )
     return steps * place.batch
+
+
+def refuse_replay(stage: Stage, states: States, place: Place, earlier: Earlier) -> None:
+    """Refuse a replay that the budgets do not hold, whatever is added to the lake: what it gives again is used already.
+
+    Raises:
+        PlanError: says which source, how much, and what to change.
+    """
+    if stage.replay is not None:
+        _Planner(stage, states, place, earlier).set_apart(int(_rows_wanted(stage, place) or 0))
+
+
+def _less(share: float) -> str:
+    """What to do with a replay of which the budgets hold only a share."""
+    return f"lower replay.share to {int(share * 1000) / 1000:g}" if share >= 0.001 else "leave out the replay"
+
+
+def _anew(place: Place) -> str:
+    """What raising a budget takes in a lake that is added to."""
+    return " with `generations: one`: documents of earlier generations keep the budgets that they have" if place.append else ""
 
 
 def _of(left: Mapping[str, int], names: Iterable[str]) -> list[int]:
@@ -337,7 +359,8 @@ def plan_curriculum(recipe: Recipe, lots: Sequence[LotBudget], vocabulary: int =
     earlier = Earlier()
     size = parameters(recipe.model, vocabulary or recipe.tokenizer.vocabulary, recipe.pack.row_length)
     for stage in recipe.stages:
-        place = Place(row, step, recipe.training_of(stage).batch_rows, recipe.pack.row_length, recipe.seed, size)
+        batch, append = recipe.training_of(stage).batch_rows, recipe.generations == "append"
+        place = Place(row, step, batch, recipe.pack.row_length, recipe.seed, size, append=append)
         plan = plan_stage(stage, states, place, earlier)
         plans.append(plan)
         states, row, step = plan.after, row + plan.rows, step + plan.steps

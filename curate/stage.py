@@ -23,7 +23,7 @@ from curate.earlier import Earlier, last_shares
 from curate.lots import LotTable, read_lots
 from curate.mixture import adaptive_settings, left_by_source, starting_shares
 from curate.model_size import parameters
-from curate.plan import Place, StagePlan, plan_stage, training_lots
+from curate.plan import Place, StagePlan, plan_stage, refuse_replay, training_lots
 from curate.start import take_in
 from curate.tokenizer import Tokenizer, load_tokenizer
 from schemas.adaptive import AdaptiveSettings
@@ -162,6 +162,24 @@ def stand(root: Path, recipe: Recipe, table: LotTable, run: str, position: int, 
     return Standing(tuple(past), states, next_row, next_step, taken_over(root, past, next_row, heldout, recipe.stages[position]))
 
 
+def refuse_replays(root: Path, recipe: Recipe, snapshot: Snapshot, run: str) -> None:
+    """Refuse, before more is curated, a replay by the next stage of a run that the lake's lots do not hold.
+
+    What is curated under ``generations: append`` cannot make it possible: the rows to be used again are those of earlier stages, whose
+    lots keep their budgets. Otherwise the lots may be others afterwards.
+
+    Raises:
+        PlanError: says which source, how much, and what to change.
+    """
+    ended = [read_outcome(root / stage_folder(run, recipe, position)) is not None for position in range(len(recipe.stages))]
+    position = ended.index(False) if False in ended else len(ended)
+    if recipe.generations != "append" or position == len(ended) or recipe.stages[position].replay is None or "lots" not in snapshot.steps:
+        return
+    standing = stand(root, recipe, read_lots(root, snapshot), run, position)
+    place = stage_place(recipe, position, standing, snapshot.steps["tokenizer"][0].counts["vocabulary"])
+    refuse_replay(recipe.stages[position], standing.states, place, standing.earlier)
+
+
 def taken_over(root: Path, past: Sequence[Segment], next_row: int, heldout: Mapping[str, float], stage: Stage) -> Earlier:
     """What a stage takes over from the segments before it and the losses at their end.
 
@@ -242,7 +260,8 @@ def stage_place(recipe: Recipe, position: int, standing: Standing, vocabulary: i
     """Where a stage begins."""
     batch = recipe.training_of(recipe.stages[position]).batch_rows
     size = parameters(recipe.model, vocabulary, recipe.pack.row_length)
-    return Place(standing.next_row, standing.next_step, batch, recipe.pack.row_length, recipe.seed, size)
+    append = recipe.generations == "append"
+    return Place(standing.next_row, standing.next_step, batch, recipe.pack.row_length, recipe.seed, size, append=append)
 
 
 def _settings(

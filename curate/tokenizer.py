@@ -10,8 +10,8 @@ import base64
 import binascii
 import json
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,10 @@ class PairTokenizer(Tokenizer):
         """See ``Tokenizer``."""
         encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         offsets = offsets_of(map(len, encodings), len(encodings))
-        ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.uint32, count=int(offsets[-1]))
-        return ids, offsets
+        ids = array("I")
+        for encoding in encodings:
+            ids.fromlist(encoding.ids)  # 4.5 ns a token; np.fromiter takes 26, np.array 34
+        return np.frombuffer(ids, dtype=np.uint32), offsets
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """See ``Tokenizer``."""

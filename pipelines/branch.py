@@ -74,6 +74,7 @@ def _planned(
         recipe.seed,
         done=row - first_row,
         rows=max(segment.first_row + segment.rows for segment in mine if segment.stage == settings.stage) - first_row,
+        append=recipe.generations == "append",
     )
     plan = plan_stage(stage, left, place, earlier)
     if not plan.segments:

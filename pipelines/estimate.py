@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from curate.model_size import CHINCHILLA
+from schemas.errors import GristmillError
 from schemas.recipe import Recipe
 
 FLOPS_PER_TOKEN = 6
@@ -32,6 +33,19 @@ class Rates:
     tokens_per_second: float = 0.0
     watts: float = 700.0
     price: float = 2.5
+
+    def check(self) -> None:
+        """Refuse what no GPU has.
+
+        Raises:
+            GristmillError: names the option of the command line.
+        """
+        least = {"--rate": self.tokens_per_second, "--watts": self.watts, "--price": self.price}
+        for option, value in {"--tflops": self.tflops, "--mfu": self.mfu, **least}.items():
+            most = 1.0 if option == "--mfu" else 1e12
+            if not (0 <= value <= most and (value or option in least)):
+                from_0 = "from 0" if option in least else "above 0"
+                raise GristmillError(f"{value:g} is not a number {from_0} to {most:g}", where=option)
 
 
 STATED = Rates()

@@ -39,7 +39,10 @@ def print_estimates(found: dict[str, Json], console: Console) -> None:
     spent, rates, needed = found["cost"], found["rates"], found["memory"]
     measured, stated = f"{rates['tokens_per_second']:,.0f} tokens/s", f"{rates['tflops']:g} TFLOP/s at {rates['mfu']:.0%}"
     speed = measured if rates["tokens_per_second"] else stated
-    say(f"Estimated: {spent['flops']:.2e} FLOPs, {spent['gpu_hours']:,.3g} GPU-hours, {spent['kwh']:,.3g} kWh, cost {spent['money']:,.2f}")
+    energy = in_unit(spent["kwh"], {"GWh": 1e6, "MWh": 1e3, "kWh": 1.0, "Wh": 1e-3, "mWh": 1e-6})
+    hours = in_unit(spent["gpu_hours"], {"GPU-hours": 1.0, "GPU-minutes": 1 / 60, "GPU-seconds": 1 / 3600, "GPU-milliseconds": 1 / 3.6e6})
+    money = f"{spent['money']:,.2f}" if spent["money"] >= 0.01 or not spent["money"] else "below 0.01"
+    say(f"Estimated: {spent['flops']:.2e} FLOPs, {hours}, {energy}, cost {money}")
     say(f"  for one GPU of {speed} (--tflops, --mfu, --rate or --calibrate)")
     say(f"  that draws {rates['watts']:g} W (--watts) and costs {rates['price']:g} an hour (--price)")
     say(f"  time on one: {_duration(spent['gpu_hours'])}, evaluation and checkpoints not counted")
@@ -55,11 +58,17 @@ def print_estimates(found: dict[str, Json], console: Console) -> None:
         say(f"Advice: {line}")
 
 
+def in_unit(value: float, units: Mapping[str, float]) -> str:
+    """A value in the largest of some units, given from the largest to the smallest, of which it is at least one."""
+    name, size = next(((name, size) for name, size in units.items() if value >= size), next(reversed(units.items())))
+    return f"{value / size:,.0f} {name}" if value >= 1000 * size else f"{value / size:.3g} {name}"
+
+
 def _duration(hours: float) -> str:
-    for unit, name in ((24.0, "days"), (1.0, "h"), (1 / 60, "min")):
+    for unit, name in ((24.0, "days"), (1.0, "h"), (1 / 60, "min"), (1 / 3600, "s")):
         if hours >= 2 * unit:
-            return f"{hours / unit:.1f} {name}"
-    return f"{hours * 3600:.0f} s"
+            return f"{hours / unit:,.1f} {name}"
+    return in_unit(hours, {"s": 1 / 3600, "ms": 1 / 3.6e6})
 
 
 def _mib(size: int | None) -> str:

@@ -177,6 +177,7 @@ def curriculum(settings: RunParameters) -> dict[str, str]:
     """Everything: curate, then plan and train each stage in order; returns how each ended."""
     recipe: Recipe = settings.load()
     with lock(plain.run_folder(settings, recipe) / ".lock", "run"):
+        plain.check_replays(settings, recipe)
         token = _INSIDE.set("curriculum")
         try:
             with tags(TAG, "curation"):

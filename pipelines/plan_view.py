@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Any
 from rich.console import Console
 
 from curate.forecast import forecast
+from curate.model_size import CHINCHILLA, parameters
 from curate.plan import plan_curriculum, training_lots
 from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.estimate import STATED, Rates
 from pipelines.estimate_view import estimates, print_estimates
+from pipelines.parameters import RunParameters
 from pipelines.tables import BLOCKS, table
-from schemas.errors import LakeError
 from schemas.manifest import read_snapshot
 from schemas.recipe import Recipe
+from schemas.store import address_of
 from train.schedule import scale
 
 Json = Any
@@ -32,22 +35,49 @@ GROUP BY plans.run, plans.position, plans.stage, plans.source ORDER BY plans.pos
 """
 
 
-def planned(root: Path, recipe: Recipe, run: str, rates: Rates = STATED, compute: float | None = None) -> dict[str, Json]:
+def planned(asked: RunParameters, recipe: Recipe, rates: Rates = STATED, compute: float | None = None) -> dict[str, Json]:
     """What the whole curriculum comes to with fresh budgets, and what the run has committed so far.
+
+    Where nothing is packed yet, what the recipe alone tells: ``forecast`` is null, and ``missing`` says what is not known and why.
 
     Raises:
         PlanError: the budgets do not hold what the stages ask for.
-        LakeError: nothing is curated and packed yet.
     """
-    with open_catalog(root) as db:
-        lots = training_lots(ask(db, "SELECT * FROM lots ORDER BY source, lot"))
+    root, run, lots = asked.root, asked.run_name(recipe), []
+    if (root / "snapshots/current.json").is_file():
+        with open_catalog(root) as db:
+            lots = training_lots(ask(db, "SELECT * FROM lots ORDER BY source, lot"))
     if not lots:
-        raise LakeError("nothing is packed yet", where=str(root), fix="run `gristmill curate RECIPE` first, or name another --lake")
+        whole = asked_for(recipe)
+        costs = estimates(recipe, whole, recipe.tokenizer.vocabulary, rates, compute)
+        return {"run": run, "forecast": None, "asked": whole, "estimates": costs, "committed": [], "missing": _missing(asked)}
     vocabulary = read_snapshot(root).steps["tokenizer"][0].counts["vocabulary"]
     whole = asdict(forecast(plan_curriculum(recipe, lots, vocabulary), recipe.model, vocabulary, recipe.pack.row_length))
     whole["learning_rates"] = learning_rates(recipe, whole["steps"])
     costs = estimates(recipe, whole, vocabulary, rates, compute)
     return {"run": run, "forecast": whole, "estimates": costs, "committed": committed_plan(root, run)}
+
+
+def asked_for(recipe: Recipe) -> dict[str, Json]:
+    """Parameters, and tokens and steps by stage, as far as a recipe alone tells them: stages of ``rest`` are left out."""
+    size = parameters(recipe.model, recipe.tokenizer.vocabulary, recipe.pack.row_length)
+    tokens, steps = {}, {}
+    for stage in recipe.stages:
+        if stage.tokens != "rest":
+            wanted = CHINCHILLA * size if stage.tokens == "chinchilla" else int(stage.tokens)
+            batch = recipe.training_of(stage).batch_rows * recipe.pack.row_length
+            steps[stage.name] = wanted // batch
+            tokens[stage.name] = wanted // batch * batch
+    return {"parameters": size, "tokens": sum(tokens.values()), "steps": steps, "tokens_by_stage": tokens}
+
+
+def _missing(asked: RunParameters) -> str:
+    lake = [] if asked.root == Path("lake").absolute() else ["--lake", address_of(asked.root)]
+    command = shlex.join(["gristmill", "curate", str(asked.recipe), *lake])
+    return (
+        f"Nothing is packed in {address_of(asked.root)} yet: what each source holds, and so epochs, shares, the expected loss, stages of "
+        f"`rest` and whether the budgets hold what is asked, is not known. Run `{command}` first."
+    )
 
 
 def learning_rates(recipe: Recipe, steps: Mapping[str, int]) -> dict[str, list[float]]:
@@ -75,10 +105,24 @@ def committed_lines(db: Connection, run: str) -> list[dict[str, Json]]:
 
 def print_planned(plan: dict[str, Json], console: Console) -> None:
     """Print a whole plan for people."""
-    print_forecast(plan["forecast"], console)
+    if plan["forecast"] is None:
+        print_asked(plan["asked"], console)
+    else:
+        print_forecast(plan["forecast"], console)
     print_estimates(plan["estimates"], console)
     if plan["committed"]:
         print_committed(plan["committed"], console)
+    if "missing" in plan:
+        console.print(plan["missing"], highlight=False, markup=False, soft_wrap=True)
+
+
+def print_asked(whole: dict[str, Json], console: Console) -> None:
+    """Print what a recipe asks for before anything is curated: ``asked_for``."""
+    shown = table("Asked for", ("stage",), ("steps", "tokens"))
+    for stage, tokens in whole["tokens_by_stage"].items():
+        shown.add_row(stage, f"{whole['steps'][stage]:,}", f"{tokens:,}")
+    console.print(shown)
+    console.print(f"{whole['parameters']:,} parameters, {whole['tokens']:,} tokens asked for", highlight=False)
 
 
 def print_forecast(whole: dict[str, Json], console: Console) -> None:

@@ -17,7 +17,7 @@ from curate.curation import Curation
 from curate.engine import Executor
 from curate.lots import build_lots, read_lots
 from curate.plan import plan_curriculum, training_lots
-from curate.stage import prepare_stage, stage_folder
+from curate.stage import prepare_stage, refuse_replays, stage_folder
 from curate.step import Progress
 from pipelines.engines import engine
 from pipelines.parameters import RunParameters, stage_position
@@ -51,6 +51,7 @@ def run_curriculum(parameters: RunParameters, progress: Progress, say: Say) -> l
     """
     recipe = parameters.load()
     with lock(run_folder(parameters, recipe) / ".lock", "run"):
+        check_replays(parameters, recipe)
         check_plan(parameters, recipe, curate_lake(parameters, recipe, progress))
         outcomes = []
         for position in range(len(recipe.stages)):
@@ -71,6 +72,16 @@ def curate_lake(parameters: RunParameters, recipe: Recipe, progress: Progress) -
         with engine(parameters.engine, parameters.workers) as executor:
             state = curation(parameters, recipe, executor, progress, Curation)
             return pack_lots(state, curate(state))
+
+
+def check_replays(parameters: RunParameters, recipe: Recipe) -> None:
+    """Refuse, before anything is curated, what no data that is added could make possible.
+
+    Raises:
+        PlanError: the next stage's replay is beyond the budgets.
+    """
+    if (parameters.root / "snapshots/current.json").is_file():
+        refuse_replays(parameters.root, recipe, read_snapshot(parameters.root), parameters.run_name(recipe))
 
 
 def check_plan(parameters: RunParameters, recipe: Recipe, snapshot: Snapshot) -> None:

@@ -128,11 +128,22 @@ class Recipe(Strict):
         for name in stage.replay.stages if stage.replay else ():
             if name not in before:
                 raise ValueError(f"{where}.replay names {name!r}, which is no earlier stage{nearest(name, before)}")
+            self._refuse_once(self.stages[before.index(name)], where)
         if stage.blend is not None and not before:
             raise ValueError(f"{where}.blend: there is no stage before it")
         for length in stage.length_warmup:
             if length not in self.pack.lengths:
                 raise ValueError(f"{where}.length_warmup: no rows of {length} tokens are packed; add {length} to pack.lengths")
+
+    def _refuse_once(self, replayed: Stage, where: str) -> None:
+        """Refuse to replay documents that no budget allows a second time, which is known before anything is read."""
+        for name in replayed.mixture if isinstance(replayed.mixture, dict) else ():
+            if self.sources[name].repeats is None and self.sources[name].epochs <= 1:
+                anew = " and generations to one, if the lake has documents of it" if self.generations == "append" else ""
+                raise ValueError(
+                    f"{where}.replay: stage {replayed.name!r} uses source {name!r}, whose documents may be used once: "
+                    f"set sources.{name}.max_epochs to 2{anew}, or leave out the replay"
+                )
 
     def training_of(self, stage: Stage, where: str = "") -> TrainSettings:
         """A stage's training settings: the recipe's, changed by the stage's own.

@@ -148,7 +148,7 @@ class RowReader:
         tokens[count:] = 0
         line = self._lot_first[lots] + rows
         shard = self._first.searchsorted(line, side="right") - 1
-        pieces, ends, doc_ids = [0], [], []
+        total, pieces, ends, doc_ids = 0, [0], [], []
         for i, (s, inner) in enumerate(zip(shard.tolist(), (line - self._first[shard]).tolist(), strict=True)):
             for chunk in self._open[s] or self._map(s):
                 if inner < chunk.rows:
@@ -158,8 +158,9 @@ class RowReader:
             low, high = chunk.offsets[inner], chunk.offsets[inner + 1]
             ends.append(chunk.ends[low:high])
             doc_ids.append(chunk.doc_ids[low:high])
-            pieces.append(pieces[-1] + int(high) - int(low))
-        pieces += [pieces[-1]] * (len(tokens) - count)
+            total += high - low
+            pieces.append(total)
+        pieces += [total] * (len(tokens) - count)
         if not ends:
             return Batch(tokens, np.array(pieces), np.zeros(0, dtype=np.int64), np.zeros((0, 16), dtype=np.uint8))
         return Batch(tokens, np.array(pieces), np.concatenate(ends, dtype=np.int64), np.concatenate(doc_ids))
@@ -207,7 +208,7 @@ class _Chunk:
 
     rows: int
     tokens: NDArray[Any]
-    offsets: NDArray[np.int32]
+    offsets: memoryview[int]  # int32, whose items come as Python's numbers
     ends: NDArray[np.int32]
     doc_ids: NDArray[np.uint8]
 
@@ -258,7 +259,7 @@ def _views(batch: Any, row_length: int) -> _Chunk:
     return _Chunk(
         batch.num_rows,
         tokens.flatten().to_numpy(zero_copy_only=True).reshape(-1, row_length),
-        offsets,
+        memoryview(offsets),
         ends.values.to_numpy(zero_copy_only=True),
         raw.reshape(-1, 16)[ids.offset :],
     )

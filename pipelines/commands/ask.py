@@ -34,19 +34,21 @@ def plan(
     from pipelines.plan_view import planned, print_planned
     from schemas.errors import GristmillError
 
-    limits = {"--compute": 1.0 if compute is None else compute, "--tflops": tflops, "--mfu": mfu}
-    if low := next((name for name, value in limits.items() if not value > 0), None):
-        raise GristmillError("it must be above 0", where=low)
+    rates = Rates(tflops, mfu, rate, watts, price)
+    rates.check()
+    if compute is not None and not 0 < compute < float("inf"):
+        raise GristmillError(f"{compute:g} is no number of FLOPs", where="--compute", fix="give one above 0, such as 1e19")
     if calibrate and rate:
         raise GristmillError("a rate is either given or measured", where="--rate", fix="leave out --rate or --calibrate")
     parameters = read_parameters(recipe, lake, changes, sample, run=run)
     loaded = parameters.load()
     if calibrate:
+        from dataclasses import replace
+
         from pipelines.calibrate import measured_rate
 
-        rate = measured_rate(parameters.root, loaded)
-    rates = Rates(tflops, mfu, rate, watts, price)
-    show(planned(parameters.root, loaded, parameters.run_name(loaded), rates, compute), json, print_planned)
+        rates = replace(rates, tokens_per_second=measured_rate(parameters.root, loaded))
+    show(planned(parameters, loaded, rates, compute), json, print_planned)
 
 
 def what_if(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from curate.budget import LotBudget, fresh, replay
 from curate.earlier import Earlier, last_shares
-from curate.plan import Place, plan_stage
+from curate.plan import Place, plan_stage, refuse_replay
 from schemas.errors import PlanError
 from schemas.segments import used
 from schemas.stages import Stage
@@ -95,6 +96,17 @@ def test_replay_beyond_the_budgets_is_refused_with_its_numbers():
     with pytest.raises(PlanError, match="used nothing that could be replayed"):
         stage = Stage(name="s", tokens=80 * LENGTH, mixture={"a": 1}, replay={"stages": ["one"], "share": 0.1})
         plan_stage(stage, fresh([lot("a", 0, 100)]), place())
+
+
+def test_a_lake_that_is_added_to_refuses_a_replay_beyond_its_budgets_beforehand():
+    lots = [lot("a", 0, 100, 1), lot("b", 0, 200)]
+    one = plan_stage(Stage(name="one", tokens=80 * LENGTH, mixture={"a": 1}), fresh(lots), place())
+    spent = {"one": [a for segment in one.segments for a in used(segment, segment.rows)]}
+    stage = Stage(name="two", tokens=80 * LENGTH, mixture={"b": 1}, replay={"stages": ["one"], "share": 0.25})
+    more = fresh([lot("a", 1, 500, 1)])  # what was added is no use of what "one" used
+    with pytest.raises(PlanError, match=r"leave out the replay, or raise sources.a.max_epochs with `generations: one`"):
+        refuse_replay(stage, {**one.after, **more}, replace(place(one.rows, one.steps), append=True), Earlier(used=spent))
+    refuse_replay(stage.model_copy(update={"replay": None}), one.after, place(one.rows, one.steps), Earlier(used=spent))
 
 
 @st.composite

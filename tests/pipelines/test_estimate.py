@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import math
+
 import pytest
+from rich.console import Console
 
 from pipelines.estimate import Rates, advice, bought, cost
+from pipelines.estimate_view import in_unit
+from pipelines.parameters import RunParameters
+from pipelines.plan_view import planned, print_planned
+from schemas.errors import GristmillError
 from schemas.recipe import Recipe
+from tests.pipelines.tiny import write_project
 
 
 def test_costs_follow_from_the_rates():
@@ -47,3 +56,28 @@ def test_each_point_of_the_checklist_is_raised_alone(training, parameters, words
 
 def test_a_usual_recipe_gets_no_advice():
     assert advice(recipe(), {"only": 1000}, 10**8) == []
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [(3.15e-9, "0.0113 ms"), (2 / 3.6e6, "2 ms"), (1 / 3600, "1 s"), (0.5, "30 min"), (1, "1 h"), (2345.6, "2,346 h"), (0, "0 ms")],
+)
+def test_a_time_is_told_in_a_fitting_unit(hours, words):
+    assert in_unit(hours, {"h": 1.0, "min": 1 / 60, "s": 1 / 3600, "ms": 1 / 3.6e6}) == words
+
+
+@pytest.mark.parametrize("rates", [Rates(mfu=1.5), Rates(tflops=0), Rates(tflops=math.inf), Rates(watts=-1), Rates(price=math.nan)])
+def test_rates_that_no_gpu_has_are_refused(rates):
+    with pytest.raises(GristmillError, match="is not a number"):
+        rates.check()
+
+
+def test_a_plan_before_anything_is_curated_tells_what_the_recipe_tells_and_what_is_missing(tmp_path):
+    asked = RunParameters(recipe=write_project(tmp_path), lake=tmp_path / "none")
+    found = planned(asked, asked.load(), compute=1e19)
+    assert found["forecast"] is None and found["asked"]["steps"] == {"first": 29, "second": 19}
+    assert found["estimates"]["memory"]["total"] and found["estimates"]["bought"]
+    out = io.StringIO()
+    print_planned(found, Console(file=out, width=100))
+    assert f"gristmill curate {tmp_path / 'recipe.yaml'} --lake {tmp_path / 'none'}" in out.getvalue()
+    assert not (tmp_path / "none").exists()

@@ -198,3 +198,16 @@ def test_paths_of_set_are_relative_to_the_current_folder_and_a_tilde_is_home(tmp
 def test_set_reaches_into_a_section_that_null_switched_off(tmp_path):
     recipe = load_recipe(write(tmp_path, "r.yaml", BASE + "dedup: {near: null}\n"), ["dedup.near.threshold=0.7"])
     assert recipe.dedup.near is not None and recipe.dedup.near.threshold == 0.7
+
+
+def test_a_replay_of_documents_that_may_be_used_once_is_refused_when_the_recipe_is_read(tmp_path: Path) -> None:
+    stages = (
+        "stages:\n- {name: one, tokens: 10000, mixture: {web: 1}}\n"
+        "- {name: two, tokens: 10000, mixture: {web: 1}, replay: {stages: [one], share: 0.1}}\n"
+    )
+    path = write(tmp_path, "a.yaml", f"name: a\nsources:\n  web: {{reader: jsonl, paths: [x]}}\n{stages}")
+    with pytest.raises(RecipeError, match=r"may be used once: set sources.web.max_epochs to 2, or leave out the replay"):
+        load_recipe(path)
+    with pytest.raises(RecipeError, match=r"max_epochs to 2 and generations to one, if the lake has"):
+        load_recipe(path, ["generations=append"])
+    assert load_recipe(path, ["sources.web.max_epochs=2"]).stages[1].replay is not None
