@@ -25,6 +25,9 @@ from schemas.stages import Stage
 WINDOW = 8
 """Shards shuffled together; with the seed it fixes each epoch's order, so it is the same in all segments of a run."""
 
+LONGEST_BLOCK = 1 << 14
+"""Rows up to which a segment that does not end with whole periods is dealt by what each source is due of it."""
+
 SPARE = 64
 """Rows set apart to be replayed beyond their share, since each segment rounds its own."""
 
@@ -110,7 +113,7 @@ def plan_stage(stage: Stage, states: States, place: Place, earlier: Earlier | No
 
 
 class _Planner:
-    """Plans one stage; ``now`` is what is left, ``pools`` what is set apart to be replayed, as segments are made."""
+    """Plans one stage; ``now`` is what is left, ``pools`` what is set apart to be replayed, ``owed`` rows due, as segments are made."""
 
     def __init__(self, stage: Stage, states: States, place: Place, earlier: Earlier) -> None:
         self.stage, self.before, self.place, self.earlier = stage, states, place, earlier
@@ -118,6 +121,7 @@ class _Planner:
         self.pools: dict[str, list[Allotment]] = {}
         self.replays: dict[str, Fraction] = {}
         self.decisions: tuple[Decision, ...] = ()
+        self.owed: dict[Portion, Fraction] = {}
         self.segments: list[Segment] = []
 
     def plan(self) -> StagePlan:
@@ -170,6 +174,7 @@ class _Planner:
     def _plan_part(self, part: Part, done: int) -> None:
         """Append the segments of a part from its row ``done`` on."""
         stage = self.stage
+        self.owed = {}
         if stage.adaptive is not None:
             self.decisions = self._decide(part)
         own = source_quotas(stage, self._mine(part), part.rows, {d.source: d.after for d in self.decisions} or None)
@@ -242,6 +247,9 @@ class _Planner:
             unit = unit if unit <= size else cut.batch
             size = size // unit * unit or size
         after = dict(self.now)
+        if size and stage.adaptive is None and not follows_budgets(stage):
+            quotas = self._block(quotas, size, dict(zip(quotas, have, strict=True)))
+            dealt = Interleave(list(quotas.values()))
         shares = []
         for ((name, replayed), quota), count in zip(quotas.items(), dealt.counts(size), strict=True):
             if replayed:
@@ -259,6 +267,24 @@ class _Planner:
             self.segments.append(made)
             self.place = replace(place, first_row=place.first_row + made.rows, first_step=place.first_step + made.steps)
         return made
+
+    def _block(self, quotas: Quotas, size: int, have: Mapping[Portion, int]) -> Quotas:
+        """Quotas of a segment of ``size`` rows: the mixture's, or the rows that each portion is due of it.
+
+        Due are differences of rounded cumulative targets, so that no source is starved by segments however short: each of them deals
+        to within a row by itself, and a source of 0.5 % would get none of 60 rows, segment after segment.
+        """
+        period = sum(quotas.values())
+        due = {portion: self.owed.get(portion, Fraction(0)) + Fraction(quota * size, period) for portion, quota in quotas.items()}
+        counts = dict(zip(due, _rounded(list(due.values()), size), strict=True))
+        even = size % period == 0 and not any(self.owed.values())
+        if even or size > LONGEST_BLOCK or any(counts[portion] > have[portion] for portion in counts):
+            plain = Interleave(list(quotas.values())).counts(size)
+            counts = {portion: int(count) for portion, count in zip(quotas, plain, strict=True)}
+        else:
+            quotas = {portion: count for portion, count in counts.items() if count}
+        self.owed |= {portion: due[portion] - counts[portion] for portion in due}
+        return quotas
 
     def _refuse_impossible(self, part: Part, rows: int, own: Mapping[str, int], slices: Sequence[Slice]) -> None:
         """Refuse what the budgets do not hold."""
@@ -322,6 +348,16 @@ def refuse_replay(stage: Stage, states: States, place: Place, earlier: Earlier) 
     """
     if stage.replay is not None:
         _Planner(stage, states, place, earlier).set_apart(int(_rows_wanted(stage, place) or 0))
+
+
+def _rounded(due: Sequence[Fraction], total: int) -> list[int]:
+    """Whole numbers from 0 on that add up to a total, each as near to what is due as that allows; the first of equals goes first."""
+    counts = [max(0, math.floor(value)) for value in due]
+    while sum(counts) < total:
+        counts[max(range(len(due)), key=lambda at: (due[at] - counts[at], -at))] += 1
+    while sum(counts) > total:
+        counts[min((at for at in range(len(due)) if counts[at]), key=lambda at: (due[at] - counts[at], at))] -= 1
+    return counts
 
 
 def _less(share: float) -> str:

@@ -20,7 +20,19 @@ from curate import middle
 from curate.corpus import Corpus, column_array, id_hashes, rows_of
 from curate.curation import file_of, source_of
 from curate.step import Json, Shard, ShardWriter, Step
-from curate.tokenizer import BOS, BYTE_FILES, EOS, PAD, Tokenizer, file_content, load_tokenizer, offsets_of, refuse_lossy, train_pairs
+from curate.tokenizer import (
+    BOS,
+    BYTE_FILES,
+    EOS,
+    PAD,
+    ByteTokenizer,
+    Tokenizer,
+    file_content,
+    load_tokenizer,
+    offsets_of,
+    refuse_lossy,
+    train_pairs,
+)
 from schemas.errors import InputError
 from schemas.manifest import Entry
 from schemas.recipe import Recipe
@@ -61,9 +73,7 @@ def tokenizer_step(recipe: Recipe, read: Sequence[Entry], verdicts: Sequence[Ent
         inputs = [[entry.content for entry in read], [entry.content for entry in verdicts], draw]
         task |= draw | {"documents": [file_of(e, "documents") for e in read], "verdicts": [file_of(e, "verdicts") for e in verdicts]}
     elif settings.kind != "byte":
-        file: dict[str, Json] = {"kind": settings.kind, "path": str(settings.path)}
-        if settings.kind == "tiktoken":
-            file |= {"pattern": settings.pattern or "cl100k", "special": settings.special, "fills": bool(fills)}
+        file = _file(recipe, bool(fills))
         loaded = _examined(_content(file), Path(str(settings.path)))
         if fills and loaded.middle is None:
             names = ", ".join(middle.TOKENS)
@@ -71,6 +81,29 @@ def tokenizer_step(recipe: Recipe, read: Sequence[Entry], verdicts: Sequence[Ent
         inputs = loaded.fingerprint
         task["file"] = file
     return Step("tokenizer", 1, {"kind": settings.kind, **fills}, _make_tokenizer), [Shard(settings.kind, inputs, task)]
+
+
+def _file(recipe: Recipe, fills: bool) -> dict[str, Json]:
+    """What is made of a tokenizer's file or folder."""
+    settings = recipe.tokenizer
+    file: dict[str, Json] = {"kind": settings.kind, "path": str(settings.path)}
+    if settings.kind == "tiktoken":
+        file |= {"pattern": settings.pattern or "cl100k", "special": settings.special, "fills": fills}
+    return file
+
+
+def expected_vocabulary(recipe: Recipe) -> int:
+    """Words of the tokenizer that a recipe will have, before anything is curated; of one to be trained as many as are asked for.
+
+    Raises:
+        InputError: its file cannot be used.
+    """
+    fills = any(source.fill_in_the_middle for source in recipe.sources.values())
+    if recipe.tokenizer.kind == "byte":
+        return ByteTokenizer(fills_middle=fills).vocabulary
+    if recipe.tokenizer.kind == "bpe":
+        return recipe.tokenizer.vocabulary
+    return _examined(_content(_file(recipe, fills)), Path(str(recipe.tokenizer.path))).vocabulary
 
 
 def _make_tokenizer(writer: ShardWriter, task: Json) -> Mapping[str, int]:

@@ -48,8 +48,11 @@ def planned(asked: RunParameters, recipe: Recipe, rates: Rates = STATED, compute
         with open_catalog(root) as db:
             lots = training_lots(ask(db, "SELECT * FROM lots ORDER BY source, lot"))
     if not lots:
-        whole = asked_for(recipe)
-        costs = estimates(recipe, whole, recipe.tokenizer.vocabulary, rates, compute)
+        from curate.tokenize import expected_vocabulary
+
+        vocabulary = expected_vocabulary(recipe)
+        whole = asked_for(recipe, vocabulary)
+        costs = estimates(recipe, whole, vocabulary, rates, compute)
         return {"run": run, "forecast": None, "asked": whole, "estimates": costs, "committed": [], "missing": _missing(asked)}
     vocabulary = read_snapshot(root).steps["tokenizer"][0].counts["vocabulary"]
     whole = asdict(forecast(plan_curriculum(recipe, lots, vocabulary), recipe.model, vocabulary, recipe.pack.row_length))
@@ -58,9 +61,9 @@ def planned(asked: RunParameters, recipe: Recipe, rates: Rates = STATED, compute
     return {"run": run, "forecast": whole, "estimates": costs, "committed": committed_plan(root, run)}
 
 
-def asked_for(recipe: Recipe) -> dict[str, Json]:
+def asked_for(recipe: Recipe, vocabulary: int) -> dict[str, Json]:
     """Parameters, and tokens and steps by stage, as far as a recipe alone tells them: stages of ``rest`` are left out."""
-    size = parameters(recipe.model, recipe.tokenizer.vocabulary, recipe.pack.row_length)
+    size = parameters(recipe.model, vocabulary, recipe.pack.row_length)
     tokens, steps = {}, {}
     for stage in recipe.stages:
         if stage.tokens != "rest":

@@ -43,6 +43,21 @@ def test_a_batch_ramp_doubles_over_its_share_of_the_stage():
         plan_stage(stage.model_copy(update={"batch_ramp": stage.batch_ramp.model_copy(update={"start": 16})}), plan.after, place(batch=16))
 
 
+def test_many_short_segments_starve_no_source():
+    lots = [*(lot("web", level, 500) for level in range(4)), lot("books", 0, 80), lot("rare", 0, 40)]
+    mixture = {"web": 98.5, "books": 1, "rare": 0.5}
+    changes = {"order": "easy_to_hard", "pacing": "root", "batch_ramp": {"start": 2, "share": 0.2}}
+    plan = plan_stage(Stage(name="s", tokens=800 * LENGTH, mixture=mixture, **changes), fresh(lots), place(batch=8))
+    assert len(plan.segments) > 4
+    sources = np.array([source for source, *_ in dealt(plan.segments, lots)])
+    for source, weight in mixture.items():
+        error = np.cumsum(sources == source) - np.arange(1, len(sources) + 1) * weight / 100
+        assert np.abs(error).max() < 2
+        ends = np.cumsum([segment.rows for segment in plan.segments]) - 1
+        assert np.abs(error[ends]).max() < 1
+    assert [int((sources == source).sum()) for source in mixture] == [788, 8, 4]
+
+
 def test_a_length_warm_up_goes_through_lots_of_shorter_rows_with_the_same_tokens_a_step():
     lots = [lot("a", 0, 500), short("a", 300, 2), short("a", 200, 4)]
     stage = Stage(name="s", tokens=80 * 4 * LENGTH, mixture={"a": 1}, length_warmup={4: 0.2, 2: 0.1})

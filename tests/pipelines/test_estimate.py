@@ -8,6 +8,8 @@ import math
 import pytest
 from rich.console import Console
 
+from curate.model_size import parameters
+from curate.tokenizer import ByteTokenizer
 from pipelines.estimate import Rates, advice, bought, cost
 from pipelines.estimate_view import in_unit
 from pipelines.parameters import RunParameters
@@ -76,6 +78,7 @@ def test_a_plan_before_anything_is_curated_tells_what_the_recipe_tells_and_what_
     asked = RunParameters(recipe=write_project(tmp_path), lake=tmp_path / "none")
     found = planned(asked, asked.load(), compute=1e19)
     assert found["forecast"] is None and found["asked"]["steps"] == {"first": 29, "second": 19}
+    assert found["asked"]["parameters"] == parameters(asked.load().model, ByteTokenizer().vocabulary, 64)
     assert found["estimates"]["memory"]["total"] and found["estimates"]["bought"]
     out = io.StringIO()
     print_planned(found, Console(file=out, width=100))
