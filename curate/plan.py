@@ -26,7 +26,7 @@ WINDOW = 8
 """Shards shuffled together; with the seed it fixes each epoch's order, so it is the same in all segments of a run."""
 
 LONGEST_BLOCK = 1 << 14
-"""Rows up to which a segment that does not end with whole periods is dealt by what each source is due of it."""
+"""Rows up to which a segment is dealt by what each source is due, where those before it did not end with whole periods."""
 
 SPARE = 64
 """Rows set apart to be replayed beyond their share, since each segment rounds its own."""
@@ -269,7 +269,7 @@ class _Planner:
         return made
 
     def _block(self, quotas: Quotas, size: int, have: Mapping[Portion, int]) -> Quotas:
-        """Quotas of a segment of ``size`` rows: the mixture's, or the rows that each portion is due of it.
+        """Quotas of a segment of ``size`` rows: the mixture's, or where the segments before left rows due, how many each portion gets.
 
         Due are differences of rounded cumulative targets, so that no source is starved by segments however short: each of them deals
         to within a row by itself, and a source of 0.5 % would get none of 60 rows, segment after segment.
@@ -277,8 +277,7 @@ class _Planner:
         period = sum(quotas.values())
         due = {portion: self.owed.get(portion, Fraction(0)) + Fraction(quota * size, period) for portion, quota in quotas.items()}
         counts = dict(zip(due, _rounded(list(due.values()), size), strict=True))
-        even = size % period == 0 and not any(self.owed.values())
-        if even or size > LONGEST_BLOCK or any(counts[portion] > have[portion] for portion in counts):
+        if not any(self.owed.values()) or size > LONGEST_BLOCK or any(counts[portion] > have[portion] for portion in counts):
             plain = Interleave(list(quotas.values())).counts(size)
             counts = {portion: int(count) for portion, count in zip(quotas, plain, strict=True)}
         else:
