@@ -20,6 +20,7 @@ from schemas.interleave import Interleave
 from schemas.ranges import Range
 from schemas.recipe import Recipe
 from schemas.segments import Allotment, Decision, Segment, SourceShare, Stream, used
+from schemas.sources import MOST_EPOCHS
 from schemas.stages import Stage
 
 WINDOW = 8
@@ -308,19 +309,21 @@ class _Planner:
                 f"source {name!r}: asked {need[name] * part.row_length:,} tokens, available {left[name] * part.row_length:,} "
                 f"({used / once:.2f} of {max(lot.repeats for lot in lots)} epochs are used before; {epochs} epochs would be needed)"
             )
-            fixes.append(f"sources.{name}.max_epochs to {epochs}" + (" with allow_many_epochs: true" if epochs > 7 else ""))
+            if epochs <= MOST_EPOCHS:
+                fixes.append(f"sources.{name}.max_epochs to {epochs}" + (" with allow_many_epochs: true" if epochs > 7 else ""))
         most = int(rows * min(left[name] / need[name] for name in short))
         if plain:
             most = sum(left.values()) if follows_budgets(stage) else Interleave(list(own.values())).longest(_of(left, own))
         most = most // part.batch * part.batch * part.row_length
-        lower = "" if follows_budgets(stage) else f"lower the weight of {_some(short)}, "
+        lower = "" if follows_budgets(stage) else f", lower the weight of {_some(short)}"
+        raised = f", or raise {_some(fixes)}" if fixes else ""
         of = "" if part.row_length == place.row_length else f" in rows of {part.row_length} tokens"
         raise PlanError(
             f"the budgets hold less than it asks for{of}\n  " + "\n  ".join(lines),
             where=f"stage {stage.name!r}",
             fix=f"raise the share of pack.lengths.{part.row_length}, or lower that of length_warmup"
             if of
-            else f"lower its tokens to {most:,} (or `rest`), {lower}or raise {_some(fixes)}{_anew(place)}",
+            else f"lower its tokens to {most:,} (or `rest`){lower}{raised}{_anew(place)}",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -79,6 +80,8 @@ def _version() -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
     gc.set_threshold(COLLECT_EVERY)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal of another encoding gets escapes for what it cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -167,6 +167,6 @@ def stage_position(recipe: Recipe, name: str) -> int:
 
 def _sampled(stage: Stage, share: float, recipe: Recipe) -> Stage:
     if isinstance(stage.tokens, str):
-        return stage.model_copy(update={"tokens": "rest"})
+        return stage.model_copy(update={"tokens": "rest", "replay": None, "length_warmup": {}})  # shares of a number of tokens
     least = recipe.training.batch_rows * recipe.pack.row_length
     return stage.model_copy(update={"tokens": min(stage.tokens, max(least, round(stage.tokens * share)))})

@@ -45,10 +45,17 @@ SELECT source, failure.rule AS rule, count(*) AS documents FROM (SELECT source, 
 GROUP BY ALL ORDER BY source, documents DESC, rule
 """
 
-_LANGUAGES = """
+LANGUAGE_OF = """(
+    SELECT doc_id, language, language_score FROM languages WHERE doc_id NOT IN (SELECT doc_id FROM repeats)
+    UNION ALL
+    SELECT doc_id, first(language), first(language_score) FROM languages WHERE doc_id IN (SELECT doc_id FROM repeats) GROUP BY doc_id
+)"""
+"""The language of each document once: records that repeat an id have a row of their own."""
+
+_LANGUAGES = f"""
 SELECT source, language, count(*) AS documents, count(*) FILTER (state = 'kept') AS kept, sum(bytes)::BIGINT AS bytes,
     median(language_score) AS median_score
-FROM verdicts JOIN languages USING (doc_id) GROUP BY ALL ORDER BY source, documents DESC, language
+FROM verdicts JOIN {LANGUAGE_OF} USING (doc_id) GROUP BY ALL ORDER BY source, documents DESC, language
 """
 
 _LENGTHS = """

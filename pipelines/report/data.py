@@ -13,6 +13,7 @@ from pipelines.catalog import Connection, ask, open_catalog
 from pipelines.report.clusters import biggest_clusters, sampled_drops
 from pipelines.report.signals import signal_histograms
 from pipelines.report.training import MOST_RUNS, runs_data
+from pipelines.stats import LANGUAGE_OF
 from schemas.store import address_of
 
 Json = Any
@@ -47,7 +48,7 @@ _LANGUAGES = f"""
 WITH counted AS (
     SELECT coalesce(language, 'none found') AS language, count(*) AS documents, count(*) FILTER (state = 'kept') AS kept,
         sum(verdicts.bytes)::BIGINT AS bytes
-    FROM verdicts JOIN languages USING (doc_id) GROUP BY ALL
+    FROM verdicts JOIN {LANGUAGE_OF} USING (doc_id) GROUP BY ALL
 )
 SELECT language, documents, kept, bytes, documents / sum(documents) OVER () AS share, kept / nullif(sum(kept) OVER (), 0) AS kept_share
 FROM counted ORDER BY documents DESC, language LIMIT {MOST_LANGUAGES}

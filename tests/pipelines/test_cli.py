@@ -146,3 +146,11 @@ def test_a_stop_that_a_library_swallows_is_a_stop(monkeypatch: pytest.MonkeyPatc
 def test_curating_needs_no_torch() -> None:
     code = "import sys, pipelines.run, pipelines.dedup_report, pipelines.state; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_terminal_of_another_encoding_gets_escapes(lake: Path) -> None:
+    command = [sys.executable, "-m", "pipelines.cli", "sql", "SELECT 'é日本' AS text", "--lake", str(lake)]
+    for form, wanted in (("table", "é\\u65e5\\u672c"), ("json", '"é\\u65e5\\u672c"')):
+        environment = os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([*command, "--format", form], env=environment, capture_output=True, check=False)
+        assert done.returncode == 0 and wanted in done.stdout.decode("latin-1")

@@ -15,9 +15,12 @@ import duckdb
 import pytest
 from rich.console import Console
 
+from pipelines import stats
+from pipelines.catalog import ask
 from pipelines.cli import run_command
 from pipelines.diff import diff, place_of, print_diff
 from pipelines.doctor import examine
+from pipelines.report import data
 from pipelines.snapshots import keep_snapshot, list_snapshots, use_snapshot
 from pipelines.stats import SOURCES, bar, histogram, lake_stats, print_stats
 from schemas.errors import LakeError
@@ -35,6 +38,18 @@ def judge_otherwise(lake: Path) -> None:
     rows[2] |= {"state": "dropped", "reason": "near_duplicate"}
     old = read_snapshot(lake)
     write_snapshot(lake, Snapshot("other", {**old.steps, "verdicts": [put(lake, "verdicts", {"verdicts": rows}, "new")]}))
+
+
+def test_a_record_that_repeats_an_id_is_not_counted_by_language() -> None:
+    with duckdb.connect(":memory:") as db:
+        db.execute(
+            "CREATE TABLE verdicts AS SELECT 'web' AS source, doc_id, 'kept' AS state, 10 AS bytes FROM (VALUES ('a'), ('b')) t(doc_id)"
+        )
+        lines = "('a', 'en', .9), ('b', 'de', .8), ('a', 'fr', .7)"
+        db.execute(f"CREATE TABLE languages AS FROM (VALUES {lines}) t(doc_id, language, language_score)")
+        db.execute("CREATE TABLE repeats AS SELECT 'a' AS doc_id")
+        for query in (stats._LANGUAGES, data._LANGUAGES):
+            assert sum(line["documents"] for line in ask(db, query)) == 2
 
 
 def test_stats_count_by_source_with_exact_quantiles(lake: Path) -> None:
