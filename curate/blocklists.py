@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.corpus import column_array
@@ -47,7 +48,7 @@ def block_steps(c: Curation) -> list[tuple[Step, list[Shard]]]:
     settings = [{kind: [[name, content] for name, _, content in found] for kind, found in files.items()}, URLS_VERSION]
     for kind, found in files.items():
         entries(kind, _key(found))
-    return [(Step("block", 1, settings, _block), exclusion_shards(c, {"lists": files}))]
+    return [(Step("block", 2, settings, _block), exclusion_shards(c, {"lists": files}))]
 
 
 def _key(files: Json) -> tuple[tuple[str, str, str], ...]:
@@ -116,7 +117,11 @@ def _block(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     lists = {kind: entries(kind, _key(files)) for kind, files in task["lists"].items()}
     urls = column_array(documents, "url").cast(pa.large_string())
     found = {}
-    for row, (url, normal) in enumerate(zip(urls.to_pylist(), normal_urls(urls).to_pylist(), strict=True)):
+    # As in the lists, an address without a scheme counts as http.
+    scheme, nothing = pa.scalar("http://", pa.large_string()), pa.scalar("", pa.large_string())
+    bare = pc.binary_join_element_wise(scheme, pc.utf8_ltrim(urls, "/ "), nothing)
+    whole = pc.if_else(pc.match_substring(urls, "://"), urls, bare)
+    for row, (url, normal) in enumerate(zip(urls.to_pylist(), normal_urls(whole).to_pylist(), strict=True)):
         if url is not None and (met := blocked(url, normal, lists)) is not None:
             found[row] = met
     rows = np.array(list(found), dtype=np.int64)

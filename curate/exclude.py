@@ -35,7 +35,8 @@ from schemas.tables import EXCLUSIONS, FAILURE
 
 Json = Any
 STEPS = ("permit", "block", "decontaminate")
-_HOST = r"^[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?(?P<host>[^/:?#]+)"
+_HOST = r"^\s*(?:(?:[A-Za-z][A-Za-z0-9+.\-]*:)?//)?(?:[^/?#@]*@)?(?P<host>[^/:?#\s]+)"
+"""The host of an address, with a scheme or without: who asked is not used for want of one."""
 _ONCE = Lock()
 
 
@@ -158,11 +159,11 @@ def _permit_step(c: Curation) -> tuple[Step, list[Shard]] | None:
     settings = {
         "forgotten": tombstones,
         "licenses": allowed,
-        "domains": sorted({d.lower().strip(".") for d in domains}),
+        "domains": sorted(set(map(_plain, domains))),
         "ids": sorted(map(_identity, ids)),
     }
     key = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
-    return Step("permit", 1, key, _permit), exclusion_shards(c, settings)
+    return Step("permit", 2, key, _permit), exclusion_shards(c, settings)
 
 
 def _listed(patterns: Sequence[str], where: str) -> list[str]:
@@ -207,7 +208,7 @@ def _unwanted(documents: pa.Table, task: Json) -> Iterator[tuple[int, tuple[str,
     if task["domains"]:
         blocked = frozenset(task["domains"])
         hosts = pc.struct_field(pc.extract_regex(column_array(documents, "url"), _HOST), "host").dictionary_encode()
-        listed = [_domain(str(host).lower().strip("."), blocked) for host in hosts.dictionary.to_pylist()]
+        listed = [_domain(_plain(str(host)), blocked) for host in hosts.dictionary.to_pylist()]
         for row, host in enumerate(hosts.indices.to_pylist()):
             if host is not None and (domain := listed[host]) is not None:
                 yield row, ("opted_out", f"domain {domain}")
@@ -215,6 +216,15 @@ def _unwanted(documents: pa.Table, task: Json) -> Iterator[tuple[int, tuple[str,
         ids = pa.array([bytes.fromhex(name) for name in names], pa.binary(16))
         for row in np.flatnonzero(pc.is_in(documents.column("doc_id"), ids).to_numpy()).tolist():
             yield row, said
+
+
+def _plain(host: str) -> str:
+    """A host's one form: lower case, and names in other scripts as they are registered (xn--)."""
+    name = host.lower().strip(".")
+    try:
+        return name if name.isascii() else name.encode("idna").decode()
+    except UnicodeError:
+        return name
 
 
 def _domain(host: str, blocked: frozenset[str]) -> str | None:

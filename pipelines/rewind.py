@@ -35,6 +35,7 @@ from schemas.recipe import Recipe
 from schemas.segments import Segment, allotments, read_segments, segments_hash, write_segments
 from schemas.settings import StageSettings, read_stage
 from schemas.store import duplicate, lock, publish, publish_json, read_json, remove, rename, sync_folder
+from schemas.strict import NAME
 from schemas.tables import EVENTS
 from train.attempts import next_attempt
 from train.skips import ASKED
@@ -71,7 +72,7 @@ def rewind(root: Path, run: str, to: int, steps: Sequence[tuple[int, int]] = (),
         GristmillError: no such run, step or checkpoint; a name of no document or of several; or the run is being trained.
     """
     record = root / run_folder(run) / "recipe.json"
-    if not record.is_file():
+    if not re.fullmatch(NAME, run) or not record.is_file():
         known = ", ".join(path.parent.name for path in sorted(root.glob("runs/*/recipe.json"))) or "none"
         raise GristmillError(f"no run {run!r} in this lake", where=str(root), fix=f"it has: {known}")
     recipe = Recipe.model_validate(read_json(record)["recipe"])

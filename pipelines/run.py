@@ -134,8 +134,8 @@ def plan_stage(parameters: RunParameters, recipe: Recipe, position: int) -> Stag
     with lock(parameters.root / ".lock", "plan"):
         snapshot = read_snapshot(parameters.root)
         record = {"recipe": recipe.model_dump(mode="json"), "sample": parameters.sample, "snapshot": snapshot.id}
-        publish_json(parameters.root, f"runs/{name}/recipe.json", record)
         settings = prepare_stage(parameters.root, recipe, snapshot, name, position)
+        publish_json(parameters.root, f"runs/{name}/recipe.json", record)  # of a recipe that was not refused
     if copy_of(parameters.root) is not None and settings.adaptive is None and read_outcome(parameters.root / settings.folder) is None:
         lay_out(parameters.root, settings)
     return settings

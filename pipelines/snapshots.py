@@ -12,7 +12,7 @@ from curate.collect import Garbage, collect
 from pipelines.progress import Tell, untold
 from pipelines.tables import table
 from schemas.errors import LakeError
-from schemas.manifest import read_snapshot, write_snapshot
+from schemas.manifest import UNPACKED, read_snapshot, write_snapshot
 from schemas.store import lock, verify
 from schemas.strict import NAME
 
@@ -42,7 +42,7 @@ def keep_snapshot(root: Path, name: str) -> None:
     Raises:
         LakeError: a bad or taken name, or nothing is curated.
     """
-    if not re.fullmatch(NAME, name) or name == CURRENT:
+    if not re.fullmatch(NAME, name) or name in (CURRENT, UNPACKED):
         raise LakeError(f"{name!r} is no snapshot name", where="snapshot", fix="small letters, digits, _ and -, a letter first")
     with lock(root / ".lock", "snapshot"):
         if (root / f"snapshots/{name}.json").exists():

@@ -23,6 +23,8 @@ BLOCKED = {
     "http://deep.under.BAD.example:8080/x?y": "sites.txt: domain bad.example",
     "https://user@tracker.example.org./": "sites.txt: domain tracker.example.org",
     "http://www.fine.example/page/?utm_source=z#top": "pages.txt: url http://fine.example/page",
+    "bad.example/without/scheme": "sites.txt: domain bad.example",
+    "//fine.example/page": "pages.txt: url http://fine.example/page",
     "https://fine.example/on%2Dline-C%41SINO/7": "words.txt: word casino",
 }
 PASSED = [

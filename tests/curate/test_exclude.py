@@ -164,6 +164,24 @@ def test_every_exclusion_is_a_reason_with_what_it_is_for(project):
     assert verdicts["web:6"]["failures"][0] == {"rule": "contaminated_quiz", "value": 1.0, "threshold": None}
 
 
+def test_who_asked_is_known_by_host_in_whatever_form_the_address_is(project):
+    asked = [
+        "gone.example/page",
+        "//gone.example",
+        "  https://GONE.example.:8080/",
+        "user@gone.example/x",
+        "http://xn--mnchen-3ya.de/",
+        "münchen.de",
+    ]
+    others = ["notgone.example", "https://fine.org/?u=gone.example", "mailto:someone", "gone.example.org/", "/gone.example"]
+    (project.parent / "domains.txt").write_text("gone.example\nMünchen.de\n")
+    rows = [{"id": n, "text": f"text number {n}", "url": url} for n, url in enumerate([*asked, *others])]
+    (project.parent / "books.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    ids, rows_of = run(project)
+    found = {ids[row["doc_id"]] for row in rows_of("exclusions") if row["detail"].startswith("domain")}
+    assert found == {f"books:{n}" for n in range(len(asked))}
+
+
 def test_a_changed_list_scans_no_text_again_and_batches_change_nothing(project):
     class Counting(LocalExecutor):
         ran = set()

@@ -105,7 +105,7 @@ def test_an_earlier_snapshot_is_brought_back_only_when_it_is_whole(lake: Path) -
         use_snapshot(lake, "before")
 
 
-@pytest.mark.parametrize("name", ["before", "current", "../x", "A"])
+@pytest.mark.parametrize("name", ["before", "current", "unpacked", "../x", "A"])
 def test_a_taken_or_bad_snapshot_name_is_refused(lake: Path, name: str) -> None:
     keep_snapshot(lake, "before")
     with pytest.raises(LakeError):

@@ -10,8 +10,8 @@ from curate.step import Silent
 from pipelines.catalog import ask, open_catalog
 from pipelines.parameters import RunParameters
 from pipelines.rewind import parse_exclusions, rewind
-from pipelines.run import prepared_stage, run_curriculum, train_stage
-from schemas.errors import GristmillError
+from pipelines.run import plan_stage, prepared_stage, run_curriculum, train_stage
+from schemas.errors import GristmillError, PlanError
 from schemas.segments import read_segments
 from schemas.store import publish_json
 from tests.pipelines.tiny import write_project
@@ -73,11 +73,21 @@ def test_what_cannot_be_done_is_refused_with_what_can(trained: RunParameters) ->
         rewind(root, "tiny", 7)
     with pytest.raises(GristmillError, match="no step 9999"):
         rewind(root, "tiny", 9999)
-    with pytest.raises(GristmillError, match="no run 'other'"):
-        rewind(root, "other", 5)
+    for name in ("other", "../runs/tiny"):
+        with pytest.raises(GristmillError, match=f"no run '{name}'"):
+            rewind(root, name, 5)
     for value in ("12-13", "120"):
         with pytest.raises(GristmillError, match=r"no range of steps\n.*120\.\.120"):
             parse_exclusions([value])
+
+
+def test_a_refused_recipe_is_not_the_one_that_a_rewind_goes_on_by(trained: RunParameters) -> None:
+    record = trained.root / "runs/tiny/recipe.json"
+    before = record.read_bytes()
+    changed = trained.model_copy(update={"changes": (*SMALL, "training.batch_rows=4", "training.micro_batch_rows=4")})
+    with pytest.raises(PlanError, match="planned already"):
+        plan_stage(changed, changed.load(), 0)
+    assert record.read_bytes() == before
 
 
 def test_what_is_excluded_is_one_document_or_nothing(trained: RunParameters) -> None:
