@@ -32,9 +32,10 @@ def serving(folder: Path, bucket: str) -> Iterator[int]:
     user = {"name": "tester", "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin", "Read", "Write", "List"]}
     (folder / "s3.json").write_text(json.dumps({"identities": [user]}))
     for _ in range(3):  # another process may take one of the ports before it is listened on
-        process, port = _start(folder)
+        process, ports = _start(folder)
+        port, deadline = ports["s3.port"], time.monotonic() + 240
         try:
-            while process.poll() is None:
+            while process.poll() is None and time.monotonic() < deadline:
                 try:
                     client(port).create_dir(bucket)
                 except OSError:
@@ -45,10 +46,17 @@ def serving(folder: Path, bucket: str) -> Iterator[int]:
         finally:
             process.kill()
             process.wait()
+            for socket_file in (file for each in ports.values() for file in _socket_files(each)):
+                socket_file.unlink(missing_ok=True)
     raise AssertionError((folder / "log").read_text())
 
 
-def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+def _socket_files(port: int) -> list[Path]:
+    """What the server, which is killed here, leaves behind of a port; one that is another user's it could not listen on."""
+    return list(Path("/tmp").glob(f"seaweedfs-*-{port}.sock"))
+
+
+def _start(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
     names = [f"{part}.port{kind}" for part in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
     ports = dict(zip(names, _free_ports(len(names)), strict=True))
     fixed = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=20", "-master.volumeSizeLimitMB=64", "-master.telemetry=false"]
@@ -56,7 +64,7 @@ def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     options = [f"-{name}={port}" for name, port in ports.items()]
     with (folder / "log").open("wb") as log:
         command = [str(WEED), "server", f"-s3.config={folder}/s3.json", "-s3", "-filer", f"-dir={folder}", *fixed, *options]
-        return subprocess.Popen(command, stdout=log, stderr=log), ports["s3.port"]
+        return subprocess.Popen(command, stdout=log, stderr=log), ports
 
 
 def client(port: int) -> fs.S3FileSystem:
@@ -78,10 +86,13 @@ def environment(port: int, cache: Path) -> dict[str, str]:
 
 def _free_ports(count: int) -> list[int]:
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
+        ports: list[int] = []
+        while len(ports) < count:
+            one = held.enter_context(socket.socket())
             one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+            if not _socket_files(port := one.getsockname()[1]):
+                ports.append(port)
+        return ports
 
 
 @dataclass

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ EXPECTED_GRAPHS = 2
 
 
 def why_not(device: torch.device) -> str:
-    """Return what torch.compile lacks on this machine, empty when nothing: on a CPU a C++ compiler and Python's headers."""
+    """Return what torch.compile lacks on this machine, empty when nothing: on a CPU a compiler, headers, paths it can quote."""
     if device.type != "cpu":
         return ""
     compiler = os.environ.get("CXX") or "g++"
@@ -25,6 +26,9 @@ def why_not(device: torch.device) -> str:
         return f"no C++ compiler ({compiler})"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
         return "no Python headers (Python.h)"
+    for path in (tempfile.gettempdir(), torch.__file__, sysconfig.get_paths()["include"]):
+        if " " in path:
+            return f"torch gives the compiler no path with a space ({path})"
     return ""
 
 
