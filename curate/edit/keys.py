@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from curate.edit.c4 import starts_with
 from curate.edit.personal import is_digit, is_letter, is_listed, is_word, words
 from curate.signals.kernels import kernel
 
@@ -23,17 +24,6 @@ _PRIVATE = np.frombuffer(b"PRIVATE KEY", np.uint8)
 _END = np.frombuffer(b"-----END ", np.uint8)
 _NAMES = words("key", "apikey", "secret", "token", "password", "passwd", "pwd", "passphrase", "credential")
 _LONGEST_BLOCK = 10_000
-
-
-@kernel
-def holds(data, at, end, mark):  # type: ignore[no-untyped-def]
-    """Whether data[at:end] starts with the mark."""
-    if end - at < len(mark):
-        return False
-    for i in range(len(mark)):  # noqa: SIM110 (compiled)
-        if data[at + i] != mark[i]:
-            return False
-    return True
 
 
 @kernel
@@ -75,7 +65,7 @@ def key_at(data, at, begin, end):  # type: ignore[no-untyped-def]
     first = 0
     for form in range(len(_PREFIX_ENDS)):
         last = _PREFIX_ENDS[form]
-        if data[at] == _PREFIXES[first] and holds(data, at, end, _PREFIXES[first:last]):
+        if data[at] == _PREFIXES[first] and starts_with(data, at, end, _PREFIXES[first:last]):
             body = at + last - first
             stop = run_end(data, body, end)
             if _LEAST[form] <= stop - body <= _MOST[form] and is_mixed(data, body, stop, 1):
@@ -93,16 +83,16 @@ def key_at(data, at, begin, end):  # type: ignore[no-untyped-def]
 @kernel
 def block_at(data, at, end):  # type: ignore[no-untyped-def]
     """The end of the private key block at `at`, a hyphen; 0 where there is none."""
-    if not holds(data, at, end, _BEGIN):
+    if not starts_with(data, at, end, _BEGIN):
         return 0
     k = at + len(_BEGIN)
-    while k < end and data[k] != 45 and data[k] != 10 and not holds(data, k, end, _PRIVATE):
+    while k < end and data[k] != 45 and data[k] != 10 and not starts_with(data, k, end, _PRIVATE):
         k += 1
-    if not holds(data, k, end, _PRIVATE):
+    if not starts_with(data, k, end, _PRIVATE):
         return 0
     stop = min(end, at + _LONGEST_BLOCK)
     while k < stop:
-        if data[k] == 45 and holds(data, k, end, _END):
+        if data[k] == 45 and starts_with(data, k, end, _END):
             k += len(_END)
             while k < end and data[k] != 10 and data[k] != 45:
                 k += 1

@@ -27,7 +27,7 @@ from schemas.curation import Signal
 from schemas.errors import RecipeError
 from schemas.recipe import Recipe
 from schemas.store import checksum
-from schemas.tables import SCORES
+from schemas.tables import DOCUMENTS, SCORES
 
 Json = Any
 SCORES_VERSION = 1
@@ -42,10 +42,11 @@ def check_signals(recipe: Recipe) -> None:
         InputError: a model's file cannot be read.
     """
     reserved = {str(word) for (word,) in duckdb.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()}
+    taken = {*signal_schema(()).names, *DOCUMENTS.names, "locator", "position"}
     for name, signal in recipe.signals.items():
         where = f"signals.{name}"
-        if name in signal_schema(()).names:
-            raise RecipeError(f"the signals table has a column {name!r} already", where=where, fix="choose another name")
+        if name in taken:
+            raise RecipeError(f"a table has a column {name!r} already, that expressions may mean", where=where, fix="choose another name")
         if name in reserved:
             raise RecipeError(f"{name!r} is a word of SQL, so rules could not name it", where=where, fix="choose another name")
         validate_expression(name, signal_schema(recipe.signals), where=where)

@@ -101,6 +101,8 @@ def test_rules_preference_and_difficulty_name_a_signal_and_only_what_changed_is_
         (("scorer.py:capitals", "nowhere.at_all:f"), "cannot be imported"),
         (("scorer.py:capitals", "scorer.py"), "names no function"),
         (("  capitals: {", "  n_words: {"), "has a column 'n_words' already"),
+        (("  capitals: {", "  bytes: {"), "has a column 'bytes' already"),
+        (("  capitals: {", "  position: {"), "has a column 'position' already"),
         (("  capitals: {", "  select: {"), "a word of SQL"),
         (("sources: [web]}\nrules", "sources: [wab]}\nrules"), "did you mean 'web'"),
         (("loud, sql: capitals", "loud, sql: capitol"), "did you mean 'capitals'"),
