@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -64,6 +65,12 @@ class RunParameters(BaseModel):
     def run_name(self, recipe: Recipe) -> str:
         """Folder of the run under ``runs/``."""
         return self.run or (recipe.name if self.sample == 1 else f"{recipe.name}-sample")
+
+    def command(self, name: str, *words: str) -> str:
+        """A command line for the same recipe and lake (and run, of commands that have one), to be copied from a message."""
+        lake = [] if self.lake == "lake" else ["--lake", self.lake]
+        run = ["--run", self.run] if self.run and name != "curate" else []
+        return shlex.join(["gristmill", name, str(self.recipe), *words, *lake, *run])
 
 
 class StageParameters(RunParameters):

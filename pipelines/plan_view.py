@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -75,11 +74,9 @@ def asked_for(recipe: Recipe, vocabulary: int) -> dict[str, Json]:
 
 
 def _missing(asked: RunParameters) -> str:
-    lake = [] if asked.root == Path("lake").absolute() else ["--lake", address_of(asked.root)]
-    command = shlex.join(["gristmill", "curate", str(asked.recipe), *lake])
     return (
         f"Nothing is packed in {address_of(asked.root)} yet: what each source holds, and so epochs, shares, the expected loss, stages of "
-        f"`rest` and whether the budgets hold what is asked, is not known. Run `{command}` first."
+        f"`rest` and whether the budgets hold what is asked, is not known. Run `{asked.command('curate')}` first."
     )
 
 

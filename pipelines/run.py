@@ -127,7 +127,7 @@ def plan_stage(parameters: RunParameters, recipe: Recipe, position: int) -> Stag
     name, stage = parameters.run_name(recipe), recipe.stages[position].name
     for before in range(position):
         if read_outcome(parameters.root / stage_folder(name, recipe, before)) is None:
-            fix = f"train it first: gristmill train {parameters.recipe} {recipe.stages[before].name}"
+            fix = f"train it first: {parameters.command('train', recipe.stages[before].name)}"
             raise PlanError(
                 f"stage {recipe.stages[before].name!r} before it has not ended", where=f"stage {stage!r} of run {name!r}", fix=fix
             )
