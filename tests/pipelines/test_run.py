@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -58,7 +59,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     _, errors = process.communicate(timeout=600)
     hold_file(lake).unlink()
     assert process.returncode == 130, errors
-    assert f"gristmill run {recipe}" in errors and "Traceback" not in errors
+    assert f"gristmill run {shlex.quote(str(recipe))}" in errors and "Traceback" not in errors
     return recipe, lake, gristmill(*command[4:]).stdout
 
 
