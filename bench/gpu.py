@@ -88,25 +88,28 @@ def steps(bench: Bench, size: str) -> Iterator[Row]:
     for name in POLICIES:
         row: Row = {"part": size, "recompute": name, "rows": rows, "length": bench.length}
         try:
-            policy = named_policy(name, settings.layers)
-            assert policy is not None
-            model = Decoder(settings, bench.vocabulary, bench.length, seed=1, recompute=policy).to(bench.device)
-            if not bench.tiny and not why_not(bench.device):
-                compile_blocks(model)
-            optimizer = build_optimizer("adamw", model.named_parameters(), lr=1e-4)
-            batch = bench.batch(rows)
-            seconds = bench.seconds(lambda m=model, o=optimizer, b=batch: _step(bench, m, o, b))
-            tokens = rows * bench.length / seconds
-            row |= {"tokens_per_second": tokens, "mfu": tokens * flops_per_position(model) / peak_flops(bench.device, torch.bfloat16)}
-            if bench.device.type == "cuda":
-                row["memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
-            del model, optimizer
+            row |= _trained(bench, settings, name, rows)
         except torch.OutOfMemoryError:
             row["failed"] = "out of memory"
+        torch._dynamo.reset()  # graphs of other models count against the limit of recompilations
         if bench.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         yield row
+
+
+def _trained(bench: Bench, settings: ModelSettings, recompute: str, rows: int) -> Row:
+    """Speed and memory of a model's step; the model is gone when it returns, or fails."""
+    policy = named_policy(recompute, settings.layers)
+    assert policy is not None
+    model = Decoder(settings, bench.vocabulary, bench.length, seed=1, recompute=policy).to(bench.device)
+    if not bench.tiny and not why_not(bench.device):
+        compile_blocks(model)
+    optimizer = build_optimizer("adamw", model.named_parameters(), lr=1e-4)
+    batch = bench.batch(rows)
+    tokens = rows * bench.length / bench.seconds(lambda: _step(bench, model, optimizer, batch))
+    found = {"tokens_per_second": tokens, "mfu": tokens * flops_per_position(model) / peak_flops(bench.device, torch.bfloat16)}
+    return {**found, "memory_gib": torch.cuda.max_memory_allocated() / 2**30} if bench.device.type == "cuda" else found
 
 
 def _step(bench: Bench, model: Decoder, optimizer: torch.optim.Optimizer, batch: list[torch.Tensor]) -> None:
