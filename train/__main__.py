@@ -35,6 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except Interrupted:
         return SAVED
+    except RuntimeError as error:
+        import torch
+
+        if not isinstance(error, torch.OutOfMemoryError):
+            raise
+        fix = "lower training.micro_batch_rows, or set training.recompute; --dry-run tells what takes how much"
+        print(f"error: {GristmillError(f'the device has no memory left: {error}', where=options.stage, fix=fix)}", file=sys.stderr)
+        return GristmillError.exit_code
 
 
 def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:

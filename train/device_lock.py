@@ -56,6 +56,6 @@ def exclusive(name: str, shown: str) -> Iterator[None]:
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except PermissionError:
-        return os.open(path, os.O_RDONLY)  # made by another user: reading is enough for a lock
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # made by another user: reading is enough for a lock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import time
 
 import torch
@@ -10,17 +11,21 @@ import torch
 _BF16_TFLOPS = {
     "B200": 2250.0,
     "H200": 989.0,
-    "H100 PCIe": 756.0,
-    "H100": 989.0,
+    "GB200": 2500.0,
     "GH200": 989.0,
+    "H100 PCIe": 756.0,
+    "H100 NVL": 835.0,
+    "H100": 989.0,
     "A100": 312.0,
     "L40S": 362.0,
+    "L40": 181.0,
     "L4": 121.0,
+    "A10G": 70.0,
     "A10": 125.0,
     "RTX 4090": 165.0,
     "RTX 3090": 71.0,
 }
-"""Dense BF16 and FP16 products with FP32 sums, from NVIDIA's data sheets; the first name that a device's name contains holds."""
+"""Dense BF16 and FP16 products with FP32 sums, from NVIDIA's data sheets; the first name whose words a device's name contains holds."""
 _SIZE, _ROUNDS = 1024, 4
 
 
@@ -30,7 +35,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     if device.type == "cuda" and dtype != torch.float32:
         name = torch.cuda.get_device_name(device)
         for known, tflops in _BF16_TFLOPS.items():
-            if known in name:
+            if re.search(rf"\b{known}\b", name):
                 return tflops * 1e12
     least = _measured(device, torch.float32) if device.type == "cpu" else 0.0  # CPUs without FP16 or BF16 units compute in FP32
     return max(least, _measured(device, dtype))

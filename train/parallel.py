@@ -17,6 +17,7 @@ import torch.distributed.nn  # imported after the group is made, its default arg
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from schemas.errors import GristmillError
 from schemas.parallel import ParallelSettings
 
 WHOLE = ParallelSettings()
@@ -108,7 +109,7 @@ class Ranks:
         """Whether the flag is set on any rank."""
         if self.world == 1:
             return flag
-        found = torch.tensor(float(flag), device=self.device)
+        found = torch.tensor(float(flag))  # between CPUs: nothing waits for what the device still computes
         dist.all_reduce(found)
         return bool(found.item() > 0)
 
@@ -153,11 +154,18 @@ def ranks() -> Iterator[Ranks]:
     world, rank, local = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")))
     device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
+        if local >= torch.cuda.device_count():
+            raise GristmillError(
+                f"rank {rank} is number {local} on this machine, and {torch.cuda.device_count()} CUDA devices are visible",
+                where="LOCAL_RANK",
+                fix="start as many ranks as there are devices (torchrun --nproc-per-node), or let every rank see all of them",
+            )
         torch.cuda.set_device(device)
     if world == 1:
         yield Ranks(0, 1, device)
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=30))
+    # Objects (tables, signals) cross between CPUs by gloo: over NCCL they would take the devices' memory.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=30))
     try:
         yield Ranks(rank, world, device)
         dist.barrier()  # a rank that tears down while another still talks to it aborts

@@ -92,3 +92,21 @@ def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch):
     folder, _, _ = build(tmp_path, training=dataclasses.replace(TRAINING, trackers=("wandb",)))
     with pytest.raises(RecipeError, match="wandb is not installed"):
         trainer(tmp_path, folder)
+
+
+def test_a_gpu_is_known_by_whole_words_of_its_name(monkeypatch):
+    """An A10G is no A10, an L40 no L4."""
+    names = {
+        "NVIDIA H100 80GB HBM3": 989,
+        "NVIDIA H100 PCIe": 756,
+        "NVIDIA GH200 480GB": 989,
+        "NVIDIA A100-SXM4-80GB": 312,
+        "NVIDIA A10": 125,
+        "NVIDIA A10G": 70,
+        "NVIDIA L40S": 362,
+        "NVIDIA L40": 181,
+        "NVIDIA L4": 121,
+    }
+    for name, tflops in names.items():
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
+        assert peak_flops.__wrapped__(torch.device("cuda", 0), torch.bfloat16) == tflops * 1e12, name

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -15,8 +16,10 @@ import numpy as np
 import pytest
 import torch
 
+from schemas.errors import GristmillError
 from tests.train.run_tables import After, finish, losses, start, table, trainer, valid
 from tests.train.tiny_lake import TRAINING, build
+from train.__main__ import main
 from train.interrupt import Interrupted
 from train.parallel import ranks
 
@@ -88,3 +91,21 @@ def test_no_thread_of_the_group_outlives_it(tmp_path):
         free.bind(("127.0.0.1", 0))
         (tmp_path / "port").write_text(str(free.getsockname()[1]))
     torch.multiprocessing.spawn(leave, (2, tmp_path), nprocs=2)
+
+
+def test_more_ranks_than_devices_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(GristmillError, match="number 2 on this machine, and 2 CUDA devices"), ranks():
+        pass
+
+
+def test_a_device_without_memory_is_told_and_what_to_do(tmp_path, monkeypatch, capsys):
+    def run(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("train.__main__._run", run)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # main takes two over
+    assert main([str(tmp_path), "runs/r/0-first"]) == 2
+    assert "micro_batch_rows" in capsys.readouterr().err
