@@ -24,6 +24,10 @@ _WIDE_TO = 0 if torch.cpu._is_amx_tile_supported() else 512
 """Longest row that a CPU attends over in FP32: without a unit for BF16 matrices (AMX) torch's kernel is up to 3 times slower in BF16."""
 
 
+_LEAST_WIDTH = 16
+"""Least width of a head that flex attention's kernels multiply."""
+
+
 @dataclass(frozen=True)
 class Packing:
     """What the blocks share for one batch: which positions see each other, and their rotary angles.
@@ -47,6 +51,11 @@ class Kept:
     """
 
     found: tuple[torch.Tensor, ...] | None = None
+
+
+def flex_runs(tensor: torch.Tensor, settings: ModelSettings) -> bool:
+    """Whether flex attention can train on a tensor's device: on CUDA, with heads of the width that its products need."""
+    return tensor.is_cuda and settings.width // settings.heads >= _LEAST_WIDTH
 
 
 def document_mask(documents: torch.Tensor, *, flex: bool) -> Mask:

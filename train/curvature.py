@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from train.clipping import global_norm
 from train.kernels import grad_norm
+from train.kernels.dispatch import second_derivatives
 from train.optim.kfac import KFAC
 from train.optim.sophia import Sophia
 from train.passes import Passes, forward, to_device
@@ -52,7 +53,7 @@ def _second_derivatives(optimizer: Sophia, passes: Passes) -> None:
     ranks = passes.ranks
     total = [torch.zeros_like(p) for group in optimizer.param_groups for p in group["params"]]
     for batch in passes.inputs():
-        with passes.context(), sdpa_kernel(SDPBackend.MATH):
+        with passes.context(), sdpa_kernel(SDPBackend.MATH), second_derivatives():
             products = optimizer.products(forward(passes.model, batch, ranks.device).sum() / passes.count)
         torch._foreach_add_(total, products)
     if ranks.world > 1:

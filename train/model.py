@@ -17,7 +17,7 @@ from torch.nn.functional import dropout, embedding
 
 from schemas.errors import RecipeError
 from schemas.settings import ModelSettings
-from train.attention import Packing, document_mask, rotary_frequencies
+from train.attention import Packing, document_mask, flex_runs, rotary_frequencies
 from train.blocks import Block, norm
 from train.kernels import linear_cross_entropy
 from train.policy import NONE, Policy
@@ -32,7 +32,7 @@ class Decoder(nn.Module):
     """The model.
 
     Attributes:
-        flex: attend by flex attention, or not; None is on CUDA only.
+        flex: attend by flex attention, or not; None is where it runs (``train.attention.flex_runs``).
         split: how a tensor group splits it; None where it is whole.
         pipeline: runs it with the ranks that have its other blocks; None where it has all.
         absent: names of the parameters that only they have.
@@ -111,7 +111,7 @@ class Decoder(nn.Module):
         if self.settings.attention == "row":
             documents = torch.zeros_like(documents)
         positions = self._placed(positions)
-        mask = document_mask(documents, flex=documents.is_cuda if self.flex is None else self.flex)
+        mask = document_mask(documents, flex=flex_runs(documents, self.settings) if self.flex is None else self.flex)
         if self.settings.kind == "gpt2":
             return Packing(mask, None, None)
         cos, sin = self.get_buffer("cos"), self.get_buffer("sin")

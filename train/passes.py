@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from train.data import Batch
@@ -31,10 +32,10 @@ def forward(model: Decoder, batch: Batch, device: torch.device) -> torch.Tensor:
 def piece_losses(losses: torch.Tensor, batch: Batch) -> torch.Tensor:
     """(P,) FP64 sum of (B, L) losses over each document piece; a loss that is not finite stays within its piece."""
     lengths, real = batch.runs()
-    sums: torch.Tensor = torch.segment_reduce(
-        losses.detach().double().flatten(), "sum", lengths=torch.from_numpy(lengths).to(losses.device), unsafe=True
-    )
-    return sums[torch.from_numpy(real).to(losses.device)]
+    # Places, not a mask, whose number of true entries the host would have to wait for.
+    runs, at = (torch.from_numpy(numbers).to(losses.device, non_blocking=True) for numbers in (lengths, np.flatnonzero(real)))
+    sums: torch.Tensor = torch.segment_reduce(losses.detach().double().flatten(), "sum", lengths=runs, unsafe=True)
+    return sums[at]
 
 
 def seed_for(seed: int, step: int, micro_batch: int, rank: int) -> int:

@@ -54,6 +54,11 @@ class _Products(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = self.attention = 0
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let what a block compiles by itself (flex attention) run compiled, or its products would be whole in memory."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         if func in _PRODUCTS:

@@ -38,7 +38,7 @@ def facts(stage: Stage, *, compiled: bool, ranks: Ranks) -> tuple[Facts, Facts]:
     beyond = ", ".join(f"{name} {size}" for name, size in split.items() if size > 1)
     circumstances = {
         "ranks": f"{ranks.world} ({beyond}{' by positions' * layout.sequence})" if beyond else ranks.world,
-        "threads": torch.get_num_threads(),
+        **({} if device.type == "cuda" else {"threads": torch.get_num_threads()}),  # a GPU's sums do not depend on them
         "compiled": compiled,
         "micro_batch_rows": stage.micro_rows(ranks.data_ranks),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability(),

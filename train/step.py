@@ -95,7 +95,9 @@ def train_step(
         sources: number of sources.
         seed: the stage's seed and the step.
     """
-    count = ranks.sum(torch.tensor(float(sum(b.batch.valid_tokens for b in batches)), dtype=torch.float64, device=ranks.device)).item()
+    count = float(sum(batch.batch.valid_tokens for batch in batches))
+    if ranks.world > 1:
+        count = float(ranks.sum(torch.tensor(count, dtype=torch.float64, device=ranks.device)))
     passes = Passes(model, batches, ranks, rules.precision, rules.scale.value, count, seed)
     waiting = passes.gradients()
     if isinstance(optimizer, Sophia | KFAC) and optimizer.curvature_due() and count:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounter
 
 from bench.live_bytes import LiveBytes
 from schemas.errors import RecipeError
@@ -18,6 +20,7 @@ from train.build import block_bytes, build_model
 from train.compiling import compile_blocks, why_not
 from train.model import Decoder
 from train.policy import HALVES, NONE, SELECTIVE, BlockBytes, Policy, choose_policy, named_policy
+from train.recompute import measure_block
 
 needs_compiler = pytest.mark.skipif(bool(why_not(torch.device("cpu"))), reason="no C++ compiler or no Python headers")
 
@@ -146,3 +149,11 @@ def test_a_budget_is_for_auto_alone(tmp_path):
                 trainer(tmp_path / recompute, folder)
         else:
             assert trainer(tmp_path / recompute, folder).model.recompute == expected
+
+
+def test_measuring_a_block_leaves_compiled_what_it_compiles_by_itself():
+    """Flex attention uncompiled has all its scores in memory, which would be measured as held."""
+    counter = CompileCounter()
+    compiled = torch.compile(lambda x: x.exp() * 2, backend=counter)
+    measure_block(lambda x, shared: compiled(x), torch.zeros(2, 3), types.SimpleNamespace())
+    assert counter.frame_count == 1

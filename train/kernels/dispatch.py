@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -16,12 +17,15 @@ IMPLS = ("auto", "eager", "compile", "triton")
 
 _MOST_SHAPES = 64
 _HAS_TRITON = find_spec("triton") is not None
+_twice = False
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def choose(impl: Impl, tensor: torch.Tensor) -> str:
-    """Return ``"eager"``, ``"compile"`` or ``"triton"``; ``"auto"`` is Triton on CUDA where it is installed (not for FP64), else eager.
+    """Return ``"eager"``, ``"compile"`` or ``"triton"``; ``"auto"`` is Triton on CUDA where it is installed, else eager.
+
+    FP64, and what is differentiated twice, is eager under ``"auto"``.
 
     Inside a region that is being compiled, ``"compile"`` is eager: the lines are traced with their surroundings.
 
@@ -31,7 +35,7 @@ def choose(impl: Impl, tensor: torch.Tensor) -> str:
     if impl not in IMPLS:
         raise ValueError(f"unknown kernel implementation {impl!r}; choose one of {', '.join(IMPLS)}")
     if impl == "auto":
-        return "triton" if tensor.is_cuda and _HAS_TRITON and tensor.dtype != torch.float64 else "eager"
+        return "triton" if tensor.is_cuda and _HAS_TRITON and tensor.dtype != torch.float64 and not _twice else "eager"
     if impl == "compile" and torch.compiler.is_compiling():
         return "eager"
     if impl == "triton" and not _HAS_TRITON:
@@ -43,6 +47,17 @@ def choose(impl: Impl, tensor: torch.Tensor) -> str:
     if impl == "triton" and tensor.dtype == torch.float64:
         raise ValueError("the Triton kernels compute in FP32; use impl='eager' or 'compile' for float64")
     return impl
+
+
+@contextmanager
+def second_derivatives() -> Iterator[None]:
+    """Within it ``"auto"`` is eager: the Triton kernels' gradients have no gradient."""
+    global _twice
+    before, _twice = _twice, True
+    try:
+        yield
+    finally:
+        _twice = before
 
 
 @functools.cache

@@ -140,9 +140,10 @@ def _backward_op(
     fused: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradients of hidden and weight for one upstream gradient per row, from the unit ones."""
-    upstream = torch.where(targets != ignore_index, upstream, 0)
+    valid = targets != ignore_index
+    common = common_factor(upstream, valid)
+    upstream = torch.where(valid, upstream, 0)
     scaled = (hidden_grad * upstream.unsqueeze(-1)).to(hidden.dtype)
-    common = common_factor(upstream, targets != ignore_index)
     if common is not None:
         return scaled, (weight_grad * common).to(weight.dtype)
     _, (_, exact) = _pass(hidden, weight, targets, upstream, ignore_index, z_loss, chunk, (False, True), fused)
@@ -155,7 +156,12 @@ def _(upstream, hidden, weight, targets, hidden_grad, weight_grad, ignore_index,
 
 
 def common_factor(upstream: torch.Tensor, valid: torch.Tensor) -> torch.Tensor | None:
-    """Return the upstream gradient that all valid rows share (0 where none is valid), or None where they differ."""
+    """Return the upstream gradient that all valid rows share (of an ignored one where none is valid), or None where they differ.
+
+    That of a sum is one number expanded, which is seen without waiting for the device.
+    """
+    if upstream.numel() and not any(upstream.stride()):
+        return upstream[0]
     chosen = upstream[valid]
     if not chosen.numel():
         return upstream.new_zeros(())

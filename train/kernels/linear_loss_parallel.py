@@ -111,8 +111,8 @@ class _Loss(torch.autograd.Function):
         hidden, weight, targets, lse, hidden_grad, weight_grad = ctx.saved_tensors
         first, ignore_index, z_loss, chunk = ctx.settings
         valid = targets != ignore_index
-        upstream = torch.where(valid, upstream, 0)
         common = common_factor(upstream, valid)
+        upstream = torch.where(valid, upstream, 0)
         if common is None:
             matrix, weight_grad = weight.to(hidden.dtype), torch.zeros_like(weight_grad)
             for start in range(0, hidden.shape[0], chunk):

@@ -101,7 +101,7 @@ def adamw(
         refuse_sharded("adamw with impl='triton'", groups)
     named = [entry for group in groups for entry in group["params"]]
     beta1, beta2 = betas
-    optimizer = AdamW(groups, betas=(beta1, beta2), eps=eps, fused=_can_fuse(groups) if fused is None else fused)
+    optimizer = AdamW(groups, betas=(beta1, beta2), eps=eps, fused=impl == "torch" and _can_fuse(groups) if fused is None else fused)
     if impl == "triton":
         optimizer.seeds = {parameter: rounding_seed(seed, name) for name, parameter in named}
     return optimizer

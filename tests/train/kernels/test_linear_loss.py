@@ -259,3 +259,17 @@ def test_errors_name_the_shapes():
         linear_cross_entropy(torch.randn(3, 4), torch.randn(5, 6), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="median"):
         linear_cross_entropy(torch.randn(3, 4), torch.randn(5, 4), torch.zeros(3, dtype=torch.int64), reduction="median")
+
+
+def test_the_gradient_of_a_sum_asks_the_device_nothing(place, impl, monkeypatch):
+    """Reading a value of a device waits for all that was asked of it before."""
+    hidden, weight, targets = case(9, 4, 7, device=place)
+    losses = linear_cross_entropy(hidden, weight, targets, impl=impl).view(3, 3)
+    total = losses.sum() * 0.25
+    for name in ("__bool__", "item", "nonzero"):
+        monkeypatch.setattr(torch.Tensor, name, lambda *_, name=name: pytest.fail(f"{name} was asked"))
+    found = torch.autograd.grad(total, (hidden, weight))
+    monkeypatch.undo()
+    exact = torch.autograd.grad(whole(hidden, weight, targets).sum() * 0.25, (hidden, weight))
+    for one, two in zip(found, exact, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)

@@ -80,7 +80,7 @@ def mean_squares(values: Sequence[torch.Tensor], factors: Sums | None) -> torch.
             made.entries, made.work, parts, made.blocks, WEIGHTS=factors is None, VALUE=dtype_of(values), WIDE=made.wide,
             STRIP=STRIP, WIDTH=WIDTH, num_warps=_WARPS,
         )  # fmt: skip
-    return parts.sum(1) / torch.tensor([value.numel() for value in values]).to(parts)
+    return parts.sum(1) / torch.tensor([value.numel() for value in values]).to(parts, non_blocking=True)
 
 
 def subtract(

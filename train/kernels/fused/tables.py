@@ -69,10 +69,10 @@ def table(fields: Sequence[Sequence[torch.Tensor]], sizes: Sequence[Sequence[int
     counts = torch.tensor(blocks, dtype=torch.int32)
     owner = torch.repeat_interleave(torch.arange(len(blocks), dtype=torch.int32), counts)
     block = torch.arange(len(owner), dtype=torch.int32) - (counts.cumsum(0, dtype=torch.int32) - counts)[owner]
-    # A copy from pageable memory ends before it returns, so that neither table can be freed under it.
+    # A copy from pageable memory is staged before it returns, so that neither table can be freed under it.
     return Table(
-        entries=torch.tensor(rows, dtype=torch.int64).to(device),
-        work=torch.stack((owner, block), dim=1).contiguous().to(device),
+        entries=torch.tensor(rows, dtype=torch.int64).to(device, non_blocking=True),
+        work=torch.stack((owner, block), dim=1).contiguous().to(device, non_blocking=True),
         blocks=max(blocks),
         aligned=aligned,
         wide=aligned and all(size[-1] % _VECTOR == 0 for size in sizes),
