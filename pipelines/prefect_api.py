@@ -11,7 +11,7 @@ from typing import Any
 SECONDS = 5.0
 
 
-def ask_server(path: str, value: Any) -> Any:
+def ask_server(path: str, value: Any, seconds: float = SECONDS) -> Any:
     """What the server answers to a value that is posted to a path of its API.
 
     Raises:
@@ -31,5 +31,5 @@ def ask_server(path: str, value: Any) -> Any:
     trusted = ssl.create_default_context(cafile=api.ssl_cert_file)
     if api.tls_insecure_skip_verify:
         trusted.check_hostname, trusted.verify_mode = False, ssl.CERT_NONE
-    with urllib.request.urlopen(request, timeout=SECONDS, context=trusted) as answer:
+    with urllib.request.urlopen(request, timeout=seconds, context=trusted) as answer:
         return json.loads(answer.read() or b"null")

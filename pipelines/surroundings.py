@@ -24,6 +24,7 @@ from prefect.runtime import flow_run
 from prefect.states import Suspended
 
 from curate.step import Progress
+from pipelines.watch import be_watched
 
 UPDATE_SECONDS = 2.0
 """Least time between two requests for one artifact."""
@@ -70,6 +71,7 @@ def surroundings() -> Surroundings:
     found = _TERMINAL.get()
     if found is not None:
         return found
+    be_watched()
     logger = get_run_logger()
     watch = PauseWatch(UUID(str(flow_run.root_flow_run_id)))
 

@@ -112,7 +112,7 @@ def test_a_flow_run_that_was_killed_with_its_worker_does_not_stay_running(site: 
 
 
 def test_each_night_takes_only_new_files_and_compares_them_with_what_was_kept(site: Site) -> None:
-    nightly = 'extends: python.yaml\nname: nightly\nsources: {web: {paths: ["web*.jsonl"]}}\nstages: []\n'
+    nightly = 'extends: python.yaml\nname: nightly\nsources: {web: {paths: ["web*.jsonl"]}}\nalarms: {drop_share: 0.5}\nstages: []\n'
     (site.folder / "recipes/nightly.yaml").write_text(nightly)
     value = f"settings={json.dumps({'recipe': 'recipes/nightly.yaml', 'lake': 'nightly'})}"
     lake, web = site.folder / "nightly", site.folder / "recipes/web.jsonl"
@@ -139,6 +139,7 @@ def test_each_night_takes_only_new_files_and_compares_them_with_what_was_kept(si
     assert {name: after[name] for name in before} == before, "what is there is never judged anew"
     assert set(after) - set(before) == {"new", *(row["id"] for row in copies)} and after["new"][0] == "kept"
     assert all(after[row["id"]][1] in ("near_duplicate", "near_holdout") for row in copies), after
+    wait_for("the alarm is told: most of the night's documents are copies", lambda: "alarm.drop_rate" in site.events())
 
 
 def test_cleanup_counts_and_the_report_is_written_and_linked(site: Site) -> None:
