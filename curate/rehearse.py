@@ -111,13 +111,14 @@ class Rehearsal:
     sample: list[Sampled]
 
 
-def rehearse(root: Path, recipe: Recipe, sample: float = 1.0) -> Rehearsal:
+def rehearse(root: Path, recipe: Recipe, sample: float = 1.0, tell: Callable[[int, int], None] = lambda done, total: None) -> Rehearsal:
     """Judge a lake's documents by the rules of a recipe and compare with the verdicts of its current snapshot.
 
     Args:
         root: the lake.
         recipe: the changed recipe.
         sample: the share that the lake was curated with.
+        tell: takes how many shards are judged, and how many there are.
 
     Raises:
         NotStored: the change needs a pass over text, or the lake was curated from something else.
@@ -136,7 +137,10 @@ def rehearse(root: Path, recipe: Recipe, sample: float = 1.0) -> Rehearsal:
             fix="run `gristmill curate RECIPE` first, or name the --lake and --sample that it was curated with",
         )
     bring(root, [file.path for entries in c.steps.values() for each in entries for name, file in each.files.items() if name != "documents"])
-    parts = [_compare(c, snapshot, shard) for shard in range(len(c.documents))]
+    parts = []
+    for shard in range(len(c.documents)):
+        tell(shard, len(c.documents))
+        parts.append(_compare(c, snapshot, shard))
     changed = pa.concat_tables([part for part in parts if part is not None] or [_CHANGED.empty_table()])
     documents = sum(file.rows for file in snapshot.files("verdicts"))
     return Rehearsal(documents, _effects(changed, snapshot), _by_rule(changed), _sample(c, changed))

@@ -11,21 +11,38 @@ from rich.console import Console
 
 from curate.loose import loose_texts
 from curate.scores.classifier import train_and_judge
+from pipelines.progress import Tell, untold
 from pipelines.tables import table
 from schemas.errors import GristmillError
 
 Json = Any
 
+TOLD_EVERY = 1000
+"""Texts between two looks at how many are read."""
 
-def train_classifier(good: str, bad: str, field: str, output: Path) -> dict[str, Json]:
+
+def train_classifier(good: str, bad: str, field: str, output: Path, tell: Tell = untold) -> dict[str, Json]:
     """Train on the documents of two files, folders or globs and write the classifier.
+
+    Args:
+        good: what the good ones are in.
+        bad: what the bad ones are in.
+        field: field that holds the text.
+        output: file to write.
+        tell: takes how many texts are read, in all (0), then how many are trained on, over all passes.
 
     Raises:
         InputError: a set cannot be read or is too small.
         GristmillError: the file cannot be written.
     """
-    texts = [pa.array([each.text for each in loose_texts([path], [field], path)], pa.large_string()) for path in (good, bad)]
-    trained = train_and_judge(*texts)
+    read: list[list[str]] = [[], []]
+    for path, texts in zip((good, bad), read, strict=True):
+        for each in loose_texts([path], [field], path):
+            texts.append(each.text)
+            if not len(texts) % TOLD_EVERY:
+                tell(sum(map(len, read)), 0)
+    kinds = [pa.array(texts, pa.large_string()) for texts in read]
+    trained = train_and_judge(kinds[0], kinds[1], tell)
     try:
         trained.classifier.save(output)
     except OSError as error:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import duckdb
 from rich.console import Console
 
-from pipelines.catalog import ask, snapshot_select
+from pipelines.catalog import ask, follow, snapshot_select
+from pipelines.progress import asking
 from pipelines.tables import table
 from schemas.manifest import read_snapshot
-from schemas.store import address_of, bring, open_lake
+from schemas.store import address_of, open_lake, using
 
 Json = Any
 LISTED = 50
@@ -35,18 +37,20 @@ def place_of(text: str, lake: Path | str) -> tuple[Path, str]:
     return (open_lake(folder) if folder else open_lake(lake)), name or "current"
 
 
-def diff(a: tuple[Path, str], b: tuple[Path, str]) -> dict[str, Json]:
-    """Compare the verdicts of two snapshots, each a lake and a snapshot name.
+def diff(a: tuple[Path, str], b: tuple[Path, str], silent: bool = True) -> dict[str, Json]:
+    """Compare the verdicts of two snapshots, each a lake and a snapshot name; show no progress where it is to be silent.
 
     Raises:
         LakeError: one of them does not exist.
     """
-    with tempfile.TemporaryDirectory(prefix="gristmill-diff-") as spill, duckdb.connect(":memory:") as db:
+    with tempfile.TemporaryDirectory(prefix="gristmill-diff-") as spill, duckdb.connect(":memory:") as db, ExitStack() as held:
         db.execute("SET temp_directory = ?", [spill])
+        follow(db)
         for view, (root, name) in (("a", a), ("b", b)):
             snapshot = read_snapshot(root, name)
-            bring(root, [file.path for file in snapshot.files("verdicts")])
+            held.enter_context(using(root, snapshot.files("verdicts")))
             db.execute(f"CREATE VIEW {view} AS {snapshot_select(root, snapshot, 'verdicts')}")
+        held.enter_context(asking(db, silent))
         db.execute(_CHANGES)
         return {
             "a": f"{address_of(a[0])}@{a[1]}",

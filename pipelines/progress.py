@@ -6,14 +6,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from curate.step import Progress as Reporter
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from curate.step import Progress as Reporter
 
 Tell = Callable[[int, int], None]
-"""Takes how many are done, and how many there are."""
+"""Takes how many are done, and how many there are (0: nobody knows)."""
+MOMENT_SECONDS, LOOK_SECONDS = 1.0, 0.2
+"""A query is followed after the first, and looked at so often."""
 
 
 def untold(done: int, total: int) -> None:
@@ -104,12 +111,13 @@ class _Rate:
 
 
 @contextmanager
-def counted(title: str, unit: str) -> Iterator[Tell]:
+def counted(title: str, unit: str, silent: bool = False) -> Iterator[Tell]:
     """A bar on standard error with rate and time left, of work that tells how many of how many are done; nothing without a terminal.
 
     Args:
         title: what is done.
         unit: what is counted.
+        silent: show nothing at all, as where JSON is asked for.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -121,9 +129,41 @@ def counted(title: str, unit: str) -> Iterator[Tell]:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    # What is printed meanwhile goes where it always does, perhaps into a file.
+    hidden = silent or not console.is_terminal
+    bars = Progress(*columns, console=console, transient=True, disable=hidden, redirect_stdout=False, redirect_stderr=False)
+    with bars:
         task = bars.add_task(title, total=None, rate="")
-        yield lambda done, total: bars.update(task, completed=done, total=total, rate=_speed(bars.tasks[0].speed))
+        yield lambda done, total: bars.update(task, completed=done, total=total or None, rate=_speed(bars.tasks[0].speed))
+
+
+@contextmanager
+def asking(db: DuckDBPyConnection, silent: bool = False) -> Iterator[None]:
+    """A bar of how much of a query is done, once it takes longer than a moment; nothing without a terminal.
+
+    Args:
+        db: the connection; its queries are followed, one after another.
+        silent: see ``counted``.
+    """
+    if silent or not Console(stderr=True).is_terminal:
+        yield
+        return
+    ended = Event()
+
+    def follow() -> None:
+        if ended.wait(MOMENT_SECONDS):
+            return
+        with counted("query", "%") as tell:
+            while not ended.wait(LOOK_SECONDS):
+                tell(max(0, int(db.query_progress())), 100)
+
+    following = Thread(target=follow, daemon=True)
+    following.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        following.join()
 
 
 def _speed(speed: float | None) -> str:

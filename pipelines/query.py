@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipelines.catalog import Connection, bring_named, open_catalog
+from pipelines.progress import asking
 from pipelines.tables import PLAIN_WIDTH, console, printable
 from schemas.errors import GristmillError
 
@@ -58,7 +59,8 @@ def run_query(root: Path, query: str, form: Format, out: TextIO | None = None) -
         QueryError: not SQL, not one statement, or one that does not read.
     """
     with open_catalog(root) as db:
-        cursor = execute(db, query)
+        with asking(db, silent=form != "table"):
+            cursor = execute(db, query)
         if form == "table":
             print_result(cursor, console() if out is None else Console(file=out, width=PLAIN_WIDTH))
         else:
@@ -78,7 +80,7 @@ def save_query(root: Path, query: str, target: Path) -> int:
         raise QueryError(f"cannot tell the format of {target.name!r}", where="--out", fix="end it in .csv, .json or .parquet")
     written = target.with_name(f".{target.name}.partial")
     try:
-        with open_catalog(root) as db:
+        with open_catalog(root) as db, asking(db):
             count = _write_parquet(db, query, written) if form == "parquet" else _write_text(db, query, WRITERS[form], written)
         written.replace(target)
     except OSError as error:

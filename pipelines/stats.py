@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from pipelines.catalog import ask, open_catalog
+from pipelines.progress import asking
 from pipelines.tables import BLOCKS, table
 
 Json = Any
@@ -64,13 +65,13 @@ FROM verdicts GROUP BY ALL ORDER BY source, power
 """
 
 
-def lake_stats(root: Path) -> dict[str, list[dict[str, Json]]]:
-    """Statistics of the current snapshot; quantiles are exact.
+def lake_stats(root: Path, silent: bool = True) -> dict[str, list[dict[str, Json]]]:
+    """Statistics of the current snapshot; quantiles are exact; progress is shown where it is not to be silent.
 
     Raises:
         LakeError: there is no lake.
     """
-    with open_catalog(root) as db:
+    with open_catalog(root) as db, asking(db, silent):
         queries = {"sources": SOURCES, "reasons": _REASONS, "rules": _RULES, "languages": _LANGUAGES, "lengths": _LENGTHS}
         return {name: ask(db, query) for name, query in queries.items()}
 

@@ -14,6 +14,7 @@ from curate.curation import file_of
 from curate.doc_index import is_indexed, locators_of
 from pipelines.catalog import Connection, ask, open_catalog, run_select, table_select
 from pipelines.one_document import parts
+from pipelines.progress import asking
 from pipelines.tables import table
 from schemas.errors import GristmillError
 from schemas.manifest import Snapshot, read_snapshot
@@ -39,7 +40,7 @@ SELECT doc_id, state, reason, text_version, [f.rule FOR f IN failures] AS failed
 """
 
 
-def seen(root: Path, run: str, first: int, last: int, limit: int) -> dict[str, Json]:
+def seen(root: Path, run: str, first: int, last: int, limit: int, silent: bool = True) -> dict[str, Json]:
     """What steps of a run saw.
 
     Args:
@@ -48,13 +49,14 @@ def seen(root: Path, run: str, first: int, last: int, limit: int) -> dict[str, J
         first: first step.
         last: last step, included.
         limit: documents to list, those of the highest loss first; 0 lists all.
+        silent: show no progress.
 
     Raises:
         GristmillError: the run has no such steps, or a limit below 0.
     """
     if limit < 0:
         raise GristmillError(f"{limit} is below 0", where="--limit", fix="0 lists all")
-    with open_catalog(root) as db:
+    with open_catalog(root) as db, asking(db, silent):
         for name in ("ledger", "losses"):
             files = [path for path in parts(root, name, {run: range(first, last + 1)}) if path.startswith(f"{root}/runs/{run}/")]
             query = run_select(root, name, files, f"step BETWEEN {first} AND {last}")

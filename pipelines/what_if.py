@@ -11,15 +11,17 @@ from rich.text import Text
 
 from curate.rehearse import rehearse
 from pipelines.parameters import RunParameters
+from pipelines.progress import Tell, untold
 from pipelines.query import shown
 from pipelines.tables import table
 from schemas.curation import RuleEntry
+from schemas.store import using
 
 Json = Any
 
 
-def what_if(parameters: RunParameters, rules: Sequence[str]) -> dict[str, Json]:
-    """Judge the lake's documents by the recipe with its changes and further rules, each an SQL expression.
+def what_if(parameters: RunParameters, rules: Sequence[str], tell: Tell = untold) -> dict[str, Json]:
+    """Judge the lake's documents by the recipe with its changes and further rules, each an SQL expression; ``tell`` takes the shards done.
 
     Raises:
         NotStored: the change needs a pass over text.
@@ -29,7 +31,8 @@ def what_if(parameters: RunParameters, rules: Sequence[str]) -> dict[str, Json]:
     names = ["what_if" if number == 0 else f"what_if_{number + 1}" for number in range(len(rules))]
     more = [RuleEntry(sql=sql, name=name) for sql, name in zip(rules, names, strict=True)]
     changed = recipe.model_copy(update={"rules": [*recipe.rules, *more]})
-    return asdict(rehearse(parameters.root, changed, parameters.sample))
+    with using(parameters.root):
+        return asdict(rehearse(parameters.root, changed, parameters.sample, tell))
 
 
 def print_what_if(found: dict[str, Json], console: Console) -> None:

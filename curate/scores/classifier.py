@@ -7,6 +7,7 @@ in one thread, classes weighed alike, in an order drawn from a fixed seed: the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ KIND = "hashed words and pairs, version 1"
 BITS = 20
 EPOCHS = 5
 RATE = 0.1
+TOLD_EVERY = 20_000
+"""Texts between two words on how far a training is."""
 HELD_OUT = 5
 """One text in so many is held out, by hash of its content, so that copies are on one side."""
 
@@ -127,15 +130,19 @@ def _shift(buckets: int) -> np.uint64:
     return np.uint64(65 - buckets.bit_length())
 
 
-def train(texts: pa.LargeStringArray, good: NDArray[np.bool_]) -> Classifier:
-    """Train on labelled texts of both kinds."""
+def train(texts: pa.LargeStringArray, good: NDArray[np.bool_], tell: Callable[[int, int], None] = lambda done, total: None) -> Classifier:
+    """Train on labelled texts of both kinds; ``tell`` takes how many are done over all passes, and how many will be."""
     data, offsets = text_buffers(texts)
     weights, squares = np.zeros((1 << BITS) + 1), np.zeros((1 << BITS) + 1)
     importance = np.where(good, 0.5 / good.mean(), 0.5 / (1 - good.mean()))
     draw = np.random.Generator(np.random.PCG64(0))
-    for _ in range(EPOCHS):
+    labels = good.astype(np.float64)
+    for epoch in range(EPOCHS):
         order = draw.permutation(len(good))
-        _train(data, offsets, word_table(), _shift(1 << BITS), order, good.astype(np.float64), importance, RATE, weights, squares)
+        for start in range(0, len(order), TOLD_EVERY):
+            part = order[start : start + TOLD_EVERY]
+            _train(data, offsets, word_table(), _shift(1 << BITS), part, labels, importance, RATE, weights, squares)
+            tell(epoch * len(order) + start + len(part), EPOCHS * len(order))
     return Classifier(weights[:-1].astype(np.float32), float(np.float32(weights[-1])))
 
 
@@ -159,8 +166,10 @@ class Trained:
     length_only: Judged
 
 
-def train_and_judge(good: pa.LargeStringArray, bad: pa.LargeStringArray) -> Trained:
-    """Train on four fifths of the texts and judge on the rest.
+def train_and_judge(
+    good: pa.LargeStringArray, bad: pa.LargeStringArray, tell: Callable[[int, int], None] = lambda done, total: None
+) -> Trained:
+    """Train on four fifths of the texts and judge on the rest; ``tell`` as in ``train``.
 
     Raises:
         InputError: a kind has too few texts on either side.
@@ -171,7 +180,7 @@ def train_and_judge(good: pa.LargeStringArray, bad: pa.LargeStringArray) -> Trai
     for name, mine in (("good", labels), ("bad", ~labels)):
         if not (mine & held).any() or not (mine & ~held).any():
             raise InputError(f"{int(mine.sum())} {name} texts are too few", where="classify", fix="give some tens of each kind at least")
-    made = train(texts.filter(pa.array(~held)), labels[~held])
+    made = train(texts.filter(pa.array(~held)), labels[~held], tell)
     scores = made.score(texts.filter(pa.array(held)))
     lengths = np.diff(text_buffers(texts)[1]).astype(np.float64)
     judged = Judged(auc(scores, labels[held]), _accuracy(scores > 0.5, labels[held]))

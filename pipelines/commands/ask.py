@@ -65,9 +65,12 @@ def what_if(
     json: Json = False,
 ) -> None:
     """Show what other rules or thresholds would drop, by the signals that a curated lake has stored."""
+    from pipelines.progress import counted
     from pipelines.what_if import print_what_if, what_if
 
-    show(what_if(read_parameters(recipe, lake, changes, sample), rule), json, print_what_if)
+    with counted("what if", "shards", json) as tell:
+        found = what_if(read_parameters(recipe, lake, changes, sample), rule, tell)
+    show(found, json, print_what_if)
 
 
 def classify_train(
@@ -81,8 +84,11 @@ def classify_train(
 ) -> None:
     """Train a quality classifier from two sets of documents; a recipe uses it as a signal."""
     from pipelines.classify import print_classifier, train_classifier
+    from pipelines.progress import counted
 
-    show(train_classifier(good, bad, field, output), json, print_classifier)
+    with counted("classify", "texts", json) as tell:
+        found = train_classifier(good, bad, field, output, tell)
+    show(found, json, print_classifier)
 
 
 def status(*, lake: Lake = LAKE, json: Json = False) -> None:
@@ -96,7 +102,7 @@ def stats(*, lake: Lake = LAKE, json: Json = False) -> None:
     """Show what the text is like by source: sizes, drop reasons, duplicate share."""
     from pipelines.stats import lake_stats, print_stats
 
-    show(lake_stats(open_lake(lake)), json, print_stats)
+    show(lake_stats(open_lake(lake), silent=json), json, print_stats)
 
 
 def why(
@@ -128,7 +134,7 @@ def steps(
 
     root = open_lake(lake)
     first, last = parse_steps(steps)
-    show(seen(root, run or only_run(root), first, last, limit), json, print_seen)
+    show(seen(root, run or only_run(root), first, last, limit, silent=json), json, print_seen)
 
 
 def sql(
@@ -166,7 +172,7 @@ def diff(
     """Compare the verdicts of two snapshots: what changed, by source, reason and document."""
     from pipelines.diff import diff, place_of, print_diff
 
-    show(diff(place_of(a, lake), place_of(b, lake)), json, print_diff)
+    show(diff(place_of(a, lake), place_of(b, lake), silent=json), json, print_diff)
 
 
 def report(
@@ -175,9 +181,12 @@ def report(
     lake: Lake = LAKE,
 ) -> None:
     """Write what the lake holds and how its training went as one HTML file that needs no network."""
+    from pipelines.progress import counted
     from pipelines.report import write_report
 
-    print(write_report(open_lake(lake), output))
+    with counted("report", "sections") as tell:
+        written = write_report(open_lake(lake), output, tell)
+    print(written)
 
 
 def ui(

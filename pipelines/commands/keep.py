@@ -24,7 +24,7 @@ def forget(
     from pipelines.forget import forget, print_forgotten
     from pipelines.progress import counted
 
-    with counted("purge", "shards") as tell:
+    with counted("purge", "shards", json) as tell:
         found = forget(open_lake(lake), documents, file, dry_run, tell)
     show(found, json, print_forgotten)
 
@@ -49,7 +49,7 @@ def snapshot(
     if keep is not None:
         keep_snapshot(root, keep)
     if use is not None:
-        with counted("checksums", "files") as tell:
+        with counted("checksums", "files", json) as tell:
             use_snapshot(root, use, tell)
     if not collect:
         return show(list_snapshots(root), json, print_snapshots)
@@ -77,7 +77,7 @@ def export(
     from pipelines.progress import counted
 
     form = format or format_of(target)
-    with counted("export", "lots" if form in ("npy", "bin") else "shards") as tell:
+    with counted("export", "lots" if form in ("npy", "bin") else "shards", json) as tell:
         count = export(open_lake(lake), target, form, state, force, run=run, checkpoint=checkpoint, tell=tell)
     found = {"target": str(target), "format": form, UNITS[form]: count}
     show(found, json, lambda _, console: console.print(f"{target}: {count:,} {UNITS[form]}", highlight=False, soft_wrap=True))

@@ -206,7 +206,7 @@ def score(
     from pipelines.score import print_scores, score_documents
 
     root = open_lake(lake)
-    with counted("score", "rows") as tell:
+    with counted("score", "rows", json) as tell:
         found = score_documents(root, run or only_run(root), output, tell)
     show(found, json, print_scores)
 

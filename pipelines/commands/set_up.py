@@ -39,7 +39,7 @@ def doctor(
     from pipelines.progress import counted
     from schemas.errors import GristmillError
 
-    with counted("checksums" if deep else "sizes", "files") as tell:
+    with counted("checksums" if deep else "sizes", "files", json) as tell:
         found = examine(open_lake(lake), deep, tell)
     show(found, json, print_findings)
     if wrong := [line["what"] for line in found if line["state"] == BAD]:

@@ -5,11 +5,13 @@ Counts are exact. Histograms of signals are of at most ``SAMPLED_DOCUMENTS`` doc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pipelines.ablation import read_ablation
 from pipelines.catalog import Connection, ask, open_catalog
+from pipelines.progress import Tell, untold
 from pipelines.report.clusters import biggest_clusters, sampled_drops
 from pipelines.report.signals import signal_histograms
 from pipelines.report.training import MOST_RUNS, runs_data
@@ -69,8 +71,12 @@ _ALARMS = "SELECT * FROM alarms ORDER BY generation, source, kind, duplicates DE
 _KINDS = "SELECT kind, count(*) AS duplicates FROM clusters GROUP BY ALL ORDER BY kind"
 
 
-def report_data(root: Path) -> dict[str, Json]:
+def report_data(root: Path, tell: Tell = untold) -> dict[str, Json]:
     """Everything the report shows of a lake; sections that the lake has nothing for are empty.
+
+    Args:
+        root: the lake.
+        tell: takes how many sections are gathered, and how many there are.
 
     Raises:
         LakeError: there is no lake.
@@ -78,26 +84,32 @@ def report_data(root: Path) -> dict[str, Json]:
     with open_catalog(root) as db:
         sources = ask(db, "SELECT * FROM summary_sources")
         judged, share = _sample(db)
-        return {
+        sections: dict[str, Callable[[], Json]] = {
+            "outcomes": lambda: ask(db, _OUTCOMES),
+            "reasons": lambda: ask(db, _REASONS),
+            "lengths": lambda: ask(db, _LENGTHS),
+            "languages": lambda: ask(db, _LANGUAGES),
+            "signals": lambda: signal_histograms(db, root, share),
+            "alarms": lambda: ask(db, _ALARMS),
+            "cluster_kinds": lambda: ask(db, _KINDS),
+            "cluster_sizes": lambda: ask(db, _CLUSTER_SIZES),
+            "similarities": lambda: ask(db, _SIMILARITIES),
+            "clusters": lambda: biggest_clusters(db, root),
+            "drops": lambda: sampled_drops(db, root),
+            "runs": lambda: runs_data(db, root),
+            "ablation": lambda: read_ablation(root),
+        }
+        found: dict[str, Json] = {
             "info": ask(db, "SELECT snapshot, recipe FROM catalog_info")[0] | {"lake": address_of(root)},
             "sources": sources,
             "totals": _totals(sources),
-            "outcomes": ask(db, _OUTCOMES),
-            "reasons": ask(db, _REASONS),
-            "lengths": ask(db, _LENGTHS),
-            "languages": ask(db, _LANGUAGES),
             "sampled": {"documents": judged, "share": share},
-            "signals": signal_histograms(db, root, share),
-            "alarms": ask(db, _ALARMS),
-            "cluster_kinds": ask(db, _KINDS),
-            "cluster_sizes": ask(db, _CLUSTER_SIZES),
-            "similarities": ask(db, _SIMILARITIES),
-            "clusters": biggest_clusters(db, root),
-            "drops": sampled_drops(db, root),
-            "runs": runs_data(db, root),
             "most_runs": MOST_RUNS,
-            "ablation": read_ablation(root),
         }
+        for number, (name, gather) in enumerate(sections.items()):
+            tell(number, len(sections))
+            found[name] = gather()
+        return found
 
 
 def _totals(sources: Rows) -> dict[str, int]:

@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from curate.alarms import describe
+from pipelines.progress import Tell, untold
 from pipelines.query import shown
 from pipelines.report.ablations import ablation_charts
 from pipelines.report.bundle import vega_bundle
@@ -34,18 +35,19 @@ _INVISIBLE = re.compile("[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u2
 """Controls, among them those that turn the direction of text around: shown as what they are."""
 
 
-def write_report(root: Path, target: Path) -> Path:
+def write_report(root: Path, target: Path, tell: Tell = untold) -> Path:
     """Write the report of a lake as one HTML file that needs no network; it appears whole or not at all.
 
     Args:
         root: the lake.
         target: the file, replaced when it is there.
+        tell: see ``report_data``.
 
     Raises:
         LakeError: there is no lake.
         GristmillError: the file cannot be written, or the extra ``report`` is not installed.
     """
-    page = render_report(root)
+    page = render_report(root, tell)
     partial = target.with_name(f".{target.name}.partial")
     try:
         partial.write_text(page, encoding="utf-8")
@@ -57,17 +59,19 @@ def write_report(root: Path, target: Path) -> Path:
     return target
 
 
-def render_report(root: Path) -> str:
+def render_report(root: Path, tell: Tell = untold) -> str:
     """The report as text."""
     scripts = [vega_bundle(), asset("charts.js")]
     style = asset("style.css")
     policy = f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes([style])}; base-uri 'none'; form-action 'none'"
-    return render("report.html.j2", live=False, policy=policy, scripts=[*map(Markup, scripts)], style=Markup(style), **report_context(root))
+    return render(
+        "report.html.j2", live=False, policy=policy, scripts=[*map(Markup, scripts)], style=Markup(style), **report_context(root, tell)
+    )
 
 
-def report_context(root: Path) -> dict[str, Json]:
+def report_context(root: Path, tell: Tell = untold) -> dict[str, Json]:
     """What the report's template takes besides scripts and styles."""
-    found = report_data(root)
+    found = report_data(root, tell)
     names = shown_sources(found["sources"])
     sections: dict[str, list[Chart]] = {
         "funnel": funnel(found["outcomes"]),
