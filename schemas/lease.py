@@ -25,8 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from schemas import objects
+from schemas.copy_room import TEMPORARY
 from schemas.errors import InUse, LakeError
-from schemas.working_copy import TEMPORARY, WorkingCopy
+from schemas.working_copy import WorkingCopy
 
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 10.0

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import LakeError
+from schemas.errors import LakeError, nearest
 from schemas.store import Published, publish_json, read_json
 
 Json = Any
@@ -132,7 +132,9 @@ def read_snapshot(root: Path, name: str = "current") -> Snapshot:
     """
     path = root / f"snapshots/{name}.json"
     if not path.is_file():
-        raise LakeError(f"no snapshot {name!r}", where=str(root), fix="run `gristmill curate RECIPE` first, or name another --lake")
+        names = [each.stem for each in root.glob("snapshots/*.json")]
+        fix = "run `gristmill curate RECIPE` first, or name another --lake"
+        raise LakeError(f"no snapshot {name!r}{nearest(name, names) if names else ''}", where=str(root), fix="" if names else fix)
     value = read_json(path)
     try:
         steps = {step: [entry_from_json(entry) for entry in entries] for step, entries in value["steps"].items()}

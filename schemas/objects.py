@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from schemas.errors import LakeError, StoreError
+from schemas.errors import GristmillError, LakeError, StoreError
 
 SCHEME = "s3://"
 WAITS = (0.5, 1.0, 2.0)
@@ -60,12 +60,12 @@ def client() -> Any:
     return S3FileSystem(endpoint_override=host, scheme=address.scheme, region=region or "us-east-1", allow_delayed_open=True)
 
 
-def again(place: str, work: Callable[[], T]) -> T:
+def again(place: str, work: Callable[[], T], kind: type[GristmillError] = StoreError) -> T:
     """The result of some requests, made again after a failure that may pass.
 
     Raises:
         FileNotFoundError: there is no such object.
-        LakeError: the store does not answer, or refuses.
+        GristmillError: of that kind: the store does not answer, or refuses.
     """
     for wait in (*WAITS, None):
         try:
@@ -74,14 +74,14 @@ def again(place: str, work: Callable[[], T]) -> T:
             raise
         except OSError as error:
             if wait is None or any(word in str(error) for word in _FINAL):
-                raise silent(place, error) from error
+                raise silent(place, error, kind) from error
             time.sleep(wait)
     raise AssertionError
 
 
-def silent(place: str, error: OSError) -> StoreError:
+def silent(place: str, error: OSError, kind: type[GristmillError] = StoreError) -> GristmillError:
     """The error that tells a user what a store did not do."""
-    return StoreError(
+    return kind(
         f"the object store fails: {error}",
         where=f"{SCHEME}{place.removeprefix(SCHEME)}",
         fix="look at AWS_ENDPOINT_URL, credentials, bucket and network; run again to go on",
@@ -112,17 +112,17 @@ def check_bucket(key: str) -> None:
         raise LakeError(f"no bucket {bucket!r}", where=f"{SCHEME}{key}", fix="make it, or look at the name and AWS_ENDPOINT_URL")
 
 
-def listed(key: str) -> list[Stored]:
+def listed(key: str, kind: type[GristmillError] = StoreError) -> list[Stored]:
     """All objects under a key taken as a folder."""
     from pyarrow.fs import FileSelector
 
-    infos = again(key, lambda: client().get_file_info(FileSelector(key, recursive=True, allow_not_found=True)))
+    infos = again(key, lambda: client().get_file_info(FileSelector(key, recursive=True, allow_not_found=True)), kind)
     return [_stored(info) for info in infos if info.type.name == "File"]
 
 
-def head(key: str) -> Stored | None:
+def head(key: str, kind: type[GristmillError] = StoreError) -> Stored | None:
     """One object's size and time, None where it is not."""
-    info = again(key, lambda: client().get_file_info(key))
+    info = again(key, lambda: client().get_file_info(key), kind)
     return _stored(info) if info.type.name == "File" else None
 
 

@@ -29,8 +29,8 @@ from pathlib import Path
 from string import ascii_lowercase, digits
 from typing import Any
 
+from schemas.copy_room import TEMPORARY as TEMPORARY
 from schemas.errors import InUse, LakeError
-from schemas.working_copy import TEMPORARY as TEMPORARY
 from schemas.working_copy import copy_of, open_address
 
 LOOKS = 10

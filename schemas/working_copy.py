@@ -32,19 +32,12 @@ from pathlib import Path
 from typing import Any
 
 from schemas import objects
+from schemas.copy_outward import CHECKPOINT, LOCAL, Outward
+from schemas.copy_room import HOLLOW, TEMPORARY, USERS, WHOLE, is_data
 from schemas.errors import LakeError
 from schemas.objects import SCHEME, Stored
 
 MARKER = ".origin.json"
-TEMPORARY = ".tmp-"
-USERS = ".users"
-LOCAL = frozenset(("catalog.duckdb",))
-"""Published files that are this machine's alone: they hold absolute paths."""
-BOUND = 50_000_000_000
-TORN_SECONDS = 3600
-HOLLOW, WHOLE = 0, 0o444
-_DATA = frozenset((".parquet", ".arrow", ".safetensors"))
-_CHECKPOINT = re.compile(r"(runs/[^/]+/[^/]+/checkpoints[^/]*/[^/]+)/")
 
 
 def copy_of(path: Path) -> WorkingCopy | None:
@@ -99,28 +92,7 @@ def cache_folder() -> Path:
     return Path(own).absolute() if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gristmill"
 
 
-def cache_bound() -> int:
-    """Bytes of data files that a working copy may keep.
-
-    Raises:
-        LakeError: GRISTMILL_CACHE_BYTES is no number of bytes.
-    """
-    text = os.environ.get("GRISTMILL_CACHE_BYTES", str(BOUND))
-    try:
-        return int(float(text))
-    except ValueError as error:
-        raise LakeError(f"{text!r} is not a number of bytes", where="GRISTMILL_CACHE_BYTES", fix="write for example 5e10") from error
-
-
-def is_data(relative: str) -> bool:
-    """Whether a file's bytes come when they are first needed; those of others come with each pull."""
-    parts = relative.split("/")
-    if parts[0] == "runs":
-        return len(parts) > 4 and parts[3].partition(".")[0] in ("checkpoints", "written")
-    return len(parts) > 1 and parts[0] != "ablation" and Path(relative).suffix in _DATA
-
-
-class WorkingCopy:
+class WorkingCopy(Outward):
     """A lake's working copy; see the module.
 
     Attributes:
@@ -132,21 +104,11 @@ class WorkingCopy:
     """
 
     def __init__(self, root: Path, record: dict[str, str]) -> None:
-        self.root, self.key, self.copy = root, record["key"], record["copy"]
-        self.held: dict[str, float] = {}
+        super().__init__(root, record["key"])
+        self.copy = record["copy"]
         self.known: dict[str, Any] | None = None
-        self._brought = 0
-        self._others = float("inf")  # bytes here that `_brought` does not count; nobody has looked yet
         self._pulled = 0.0
         self._locks: dict[str, threading.Lock] = {}
-        self._guard = threading.Lock()
-
-    @property
-    def address(self) -> str:
-        """The lake's address."""
-        return f"{SCHEME}{self.key}"
-
-    # What the store has
 
     def pull(self) -> None:
         """Bring what describes the lake, and a hollow for each data file that is new or was changed; drop what the store has no more."""
@@ -154,23 +116,27 @@ class WorkingCopy:
         found = {stored.key.removeprefix(f"{self.key}/"): stored for stored in objects.listed(self.key)}
         found = {name: stored for name, stored in found.items() if _is_plain(name)}
         checkpoints = {name.rpartition("/")[0] for name in found if name.endswith("/manifest.json")}
-        found = {n: s for n, s in found.items() if (inside := _CHECKPOINT.match(n)) is None or inside[1] in checkpoints}
+        found = {n: s for n, s in found.items() if (inside := CHECKPOINT.match(n)) is None or inside[1] in checkpoints}
         wanted = []
         for name, stored in found.items():
             seen = _status(self.root / name)
             if seen is not None and (_same(seen, stored) or seen.st_ctime_ns >= began):
                 continue
             if is_data(name):
-                self._hollow(name, stored.bytes, stored.seconds)
+                self.hollow(name, stored.bytes, stored.seconds)
             else:
                 wanted.append(stored)
         newest = max((stored.seconds for stored in found.values()), default=0)
         # Of what was written in the store's last seconds another version may follow under the same time: it is brought again next time.
         for _ in objects.at_once(lambda stored: self._fetch(stored, "", stored.seconds - (stored.seconds >= newest - 1)), wanted):
             pass
-        for name, seen in self._files():
+        brought, here = self.brought, 0
+        for name, seen in self.files():
             if name not in found and stat.S_IMODE(seen.st_mode) in (HOLLOW, WHOLE) and seen.st_ctime_ns < began:
                 (self.root / name).unlink(missing_ok=True)
+            elif stat.S_IMODE(seen.st_mode) == WHOLE and is_data(name):
+                here += seen.st_size
+        self.others = here - brought
 
     def refresh(self, seconds: float) -> None:
         """Pull unless that was done in the last seconds."""
@@ -228,156 +194,27 @@ class WorkingCopy:
                     raise LakeError(
                         "an object is not what was published there",
                         where=f"{SCHEME}{stored.key}",
-                        fix="delete it and run again: it is rebuilt",
+                        fix="run again: another machine may have rewritten it meanwhile (`gristmill forget`);"
+                        " where it stays so, delete it and curate again: it is rebuilt",
                     )
-            self._place(partial, relative, WHOLE, seconds)
+            with partial.open("rb") as file:  # a name that outlives a power cut without its bytes would pass for the whole
+                os.fsync(file.fileno())
+            self.place(partial, relative, WHOLE, seconds)
         except FileNotFoundError:
             return  # deleted since it was listed
         except OSError as error:
             raise LakeError(f"cannot write: {error}", where=str(path), fix="free space, or name another GRISTMILL_CACHE") from error
         finally:
             partial.unlink(missing_ok=True)
-        self._count(stored.bytes)
-
-    def _hollow(self, relative: str, size: int, seconds: float) -> None:
-        path = self.root / relative
-        partial = path.parent / f"{TEMPORARY}{secrets.token_hex(8)}-{path.name}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.truncate(size)
-        self._place(partial, relative, HOLLOW, seconds)
-
-    def _place(self, partial: Path, relative: str, mode: int, seconds: float) -> None:
-        partial.chmod(mode)
-        os.utime(partial, (time.time(), seconds))
-        partial.replace(self.root / relative)
+        self.count(stored.bytes)
 
     def expect(self, relative: str, size: int) -> None:
         """Learn of a file that another machine published after the last pull."""
         if not (self.root / relative).exists():
             if is_data(relative):
-                self._hollow(relative, size, 0)
+                self.hollow(relative, size, 0)
             else:
                 self.bring(relative)
-
-    # What goes to the store
-
-    def send(self, relative: str, file: Path) -> None:
-        """Write a file to the store under its path in the lake, and mark it as being there; its local name is given after.
-
-        Raises:
-            LakeError: the store does not take it, or this process has lost a lease.
-        """
-        if relative in LOCAL:
-            return
-        self.check_leases()
-        stored = objects.put(f"{self.key}/{relative}", file)
-        file.chmod(WHOLE)
-        os.utime(file, (time.time(), stored.seconds))
-        self._count(stored.bytes)
-
-    def share(self, name: str, file: Path) -> None:
-        """Write a file to the store that no working copy takes from it: it is for other readers."""
-        objects.put(f"{self.key}/{name}", file)
-
-    def torn(self) -> list[Stored]:
-        """Objects of checkpoints that a trainer which was killed left without their ``manifest.json``, none of them written in an hour."""
-        parts: dict[str, list[Stored]] = {}
-        for stored in objects.listed(f"{self.key}/runs"):
-            if inside := _CHECKPOINT.match(stored.key.removeprefix(f"{self.key}/")):
-                parts.setdefault(inside[1], []).append(stored)
-        old = [each for each in parts.values() if max(stored.seconds for stored in each) < time.time() - TORN_SECONDS]
-        return [stored for each in old if not any(stored.key.endswith("/manifest.json") for stored in each) for stored in each]
-
-    def send_folder(self, staging: Path, final: Path) -> None:
-        """Write a folder's files under the name that it will get, ``manifest.json`` last."""
-        target = final.relative_to(self.root).as_posix()
-        for file in sorted(staging.iterdir(), key=lambda file: file.name == "manifest.json"):
-            self.send(f"{target}/{file.name}", file)
-
-    def remove(self, path: Path) -> None:
-        """Delete a file, or a folder with all in it, from the store (first what says that it is whole)."""
-        self.check_leases()
-        relative = path.relative_to(self.root).as_posix()
-        inside = [f"{self.key}/{relative}/{file.relative_to(path).as_posix()}" for file in path.rglob("*") if file.is_file()]
-        for key in sorted(inside, key=lambda key: not key.endswith("/manifest.json")) if path.is_dir() else [f"{self.key}/{relative}"]:
-            objects.delete(key)
-
-    def duplicate(self, path: Path, new: Path) -> None:
-        """Give a file or folder a second name in the store."""
-        self.check_leases()
-        inner = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()] if path.is_dir() else [""]
-        old, target = (place.relative_to(self.root).as_posix() for place in (path, new))
-        for name in sorted(inner, key=lambda name: name == "manifest.json"):
-            objects.copy(f"{self.key}/{old}/{name}".rstrip("/"), f"{self.key}/{target}/{name}".rstrip("/"))
-
-    def used(self) -> int:
-        """Bytes of data files that are here."""
-        return sum(seen.st_size for name, seen in self._files() if stat.S_IMODE(seen.st_mode) == WHOLE and is_data(name))
-
-    def check_leases(self) -> None:
-        """Refuse to write when a lease of this process may have passed to another.
-
-        Raises:
-            LakeError: it was stopped, or cut off from the store, for too long.
-        """
-        if late := [name for name, until in self.held.items() if time.monotonic() > until]:
-            raise LakeError(
-                f"the lease {late[0]!r} was not renewed in time: another process may have taken it",
-                where=self.address,
-                fix="run again: finished shards are kept",
-            )
-
-    # What stays here
-
-    def use(self) -> Use:
-        """Keep what is brought from now on, until the use ends or is renewed."""
-        return Use(self.root / USERS)
-
-    @contextlib.contextmanager
-    def using(self) -> Iterator[None]:
-        """Keep what is brought from now on until the block ends."""
-        use = self.use()
-        try:
-            yield
-        finally:
-            use.end()
-
-    def shrink(self) -> None:
-        """Make hollows of the data files not used for longest while they take more than the bound and no process uses them."""
-        bound = cache_bound()
-        if self._others + self._brought <= bound:
-            return
-        brought = self._brought  # before looking: a file that comes meanwhile is then counted once or twice, never not at all
-        whole = [(seen.st_atime_ns, seen, name) for name, seen in self._files() if stat.S_IMODE(seen.st_mode) == WHOLE and is_data(name)]
-        used = sum(seen.st_size for _, seen, _ in whole)
-        if used > bound:
-            oldest = oldest_use(self.root / USERS)
-            for when, seen, name in sorted(whole, key=lambda each: each[0]):
-                if used <= bound * 0.9 or when >= oldest:
-                    break
-                with contextlib.suppress(FileNotFoundError):
-                    self._hollow(name, seen.st_size, seen.st_mtime)
-                used -= seen.st_size
-        self._others = used - brought
-
-    def _count(self, size: int) -> None:
-        with self._guard:
-            self._brought += size
-
-    def _files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Path and status of each file, hidden ones left out."""
-        pending = [self.root]
-        while pending:
-            with contextlib.suppress(FileNotFoundError), os.scandir(pending.pop()) as folder:
-                for each in folder:
-                    if each.name.startswith("."):
-                        continue
-                    if each.is_dir(follow_symlinks=False):
-                        pending.append(Path(each.path))
-                    else:
-                        with contextlib.suppress(FileNotFoundError):
-                            yield os.path.relpath(each.path, self.root), each.stat(follow_symlinks=False)
 
     @contextlib.contextmanager
     def _alone(self, relative: str) -> Iterator[None]:
@@ -386,41 +223,6 @@ class WorkingCopy:
         with (self.root / USERS / f"fetch-{name}").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-class Use:
-    """A living process's mark in a working copy: nothing that was brought or touched since its time is given up."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / f"use-{os.getpid()}-{secrets.token_hex(8)}"
-        self._file = self._path.open("w")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        while not self._path.exists():  # another process took it for a dead one's before it was locked
-            self._file.close()
-            self._file = self._path.open("w")
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def renew(self, since: float) -> None:
-        """From now on keep only what was touched at or after a moment (``time.time``)."""
-        os.utime(self._path, (since, since))
-
-    def end(self) -> None:
-        """Keep nothing any more."""
-        self._path.unlink(missing_ok=True)
-        self._file.close()
-
-
-def oldest_use(folder: Path) -> float:
-    """The time (ns) of the oldest mark of a living process, infinite where there is none; those of dead ones are removed."""
-    oldest = float("inf")
-    for path in folder.glob("use-*"):
-        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-            except BlockingIOError:
-                oldest = min(oldest, path.stat().st_mtime_ns)
-    return oldest
 
 
 def _is_plain(name: str) -> bool:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from schemas.copy_room import Use, cache_bound
 from schemas.settings import LotShard
-from schemas.working_copy import Use, WorkingCopy, cache_bound
+from schemas.working_copy import WorkingCopy
 
 BLOCK = 1024  # positions planned at a time
 AHEAD = 16 * BLOCK

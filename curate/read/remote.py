@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import glob
 import io
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from schemas.errors import InputError
-from schemas.objects import SCHEME, WAITS, client, is_remote
+from schemas.objects import SCHEME, again, client, head, is_remote, listed, silent
 
 BLOCK = 1 << 20
+SECOND = 1_000_000_000
+"""In nanoseconds."""
+
+T = TypeVar("T")
 
 
 def open_place(place: str) -> BinaryIO:
@@ -34,7 +37,7 @@ def fixed_part(pattern: str) -> str:
     """Bucket and folders of a pattern before its first wildcard."""
     parts = pattern.removeprefix(SCHEME).rstrip("/").split("/")
     fixed = next((number for number, part in enumerate(parts) if glob.has_magic(part)), None)
-    if fixed is None and _info(pattern.removeprefix(SCHEME)).type.name == "File":
+    if fixed is None and head(pattern.removeprefix(SCHEME), InputError) is not None:
         fixed = -1
     return "/".join(parts[:fixed])
 
@@ -46,21 +49,16 @@ def matches(pattern: str) -> Iterator[tuple[str, int, int]]:
         InputError: the store does not answer.
     """
     wanted = pattern.removeprefix(SCHEME).rstrip("/")
-    if not glob.has_magic(wanted) and (info := _info(wanted)).type.name == "File":
-        yield info.path, info.size, info.mtime_ns
+    one = None if glob.has_magic(wanted) else head(wanted, InputError)
+    if one is not None:
+        yield one.key, one.bytes, one.seconds * SECOND
         return
-    from pyarrow.fs import FileSelector
-
     root = fixed_part(pattern)
-    try:
-        found = client().get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
-    except OSError as error:
-        raise _silent(pattern, error) from error
-    for info in found:
-        inner = info.path.removeprefix(f"{root}/").split("/")
+    for each in listed(root, InputError):
+        inner = each.key.removeprefix(f"{root}/").split("/")
         hidden = any(name.startswith(".") for name in inner)
-        if info.type.name == "File" and not hidden and (not glob.has_magic(wanted) or _fits(info.path.split("/"), wanted.split("/"))):
-            yield info.path, info.size, info.mtime_ns
+        if not hidden and (not glob.has_magic(wanted) or _fits(each.key.split("/"), wanted.split("/"))):
+            yield each.key, each.bytes, each.seconds * SECOND
 
 
 def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
@@ -71,21 +69,6 @@ def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(names) and fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
 
 
-def _info(path: str) -> Any:
-    try:
-        return client().get_file_info(path)
-    except OSError as error:
-        raise _silent(SCHEME + path, error) from error
-
-
-def _silent(place: str, error: OSError) -> InputError:
-    return InputError(
-        f"the object store does not give it: {error}",
-        where=place,
-        fix="look at AWS_ENDPOINT_URL, credentials and network; run again to go on",
-    )
-
-
 class _Object(io.RawIOBase):
     """An object as a seekable raw stream, read anew from where it stood when a read fails."""
 
@@ -94,18 +77,20 @@ class _Object(io.RawIOBase):
         self._file: Any = None
         self._size: int = self._try(lambda file: file.size())
 
-    def _try(self, work: Any) -> Any:
-        for wait in (*WAITS, None):
+    def _try(self, work: Callable[[Any], T]) -> T:
+        def once() -> T:
+            if self._file is None:
+                self._file = client().open_input_file(self._place.removeprefix(SCHEME))
             try:
-                if self._file is None:
-                    self._file = client().open_input_file(self._place.removeprefix(SCHEME))
                 return work(self._file)
-            except OSError as error:
+            except OSError:
                 self._file = None
-                if wait is None or isinstance(error, FileNotFoundError):
-                    raise _silent(self._place, error) from error
-                time.sleep(wait)
-        raise AssertionError
+                raise
+
+        try:
+            return again(self._place, once, InputError)
+        except FileNotFoundError as error:
+            raise silent(self._place, error, InputError) from error
 
     def readable(self) -> bool:
         return True

@@ -83,9 +83,9 @@ def test_broken_connections_are_taken_up_where_they_broke(reached: int, tmp_path
 
 def test_a_store_that_does_not_answer_is_an_error_not_quarantine(reached: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shard = list_shards("s", Source(reader="jsonl", paths=["s3://lakes/corpus/web/a.jsonl"]), 1 << 30)[0]
-    monkeypatch.setattr("curate.read.remote.WAITS", ())
+    monkeypatch.setattr("schemas.objects.WAITS", ())
     shard.task["places"] = ["s3://lakes/corpus/web/gone.jsonl"]
-    with pytest.raises(InputError, match="does not give it"):
+    with pytest.raises(InputError, match="object store fails"):
         read_shard(ShardWriter(tmp_path, "read", "0" * 32, shard.label), shard.task)
 
 
