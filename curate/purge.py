@@ -24,8 +24,10 @@ import pyarrow.parquet as pq
 from curate.corpus import column_array
 from curate.tokenizer import load_tokenizer
 from curate.tombstones import blanked
+from schemas import objects
 from schemas.manifest import Entry, Snapshot, entry_from_json, read_snapshot, write_snapshot
 from schemas.store import Published, checksum, here, publish, publish_json, read_json, remove
+from schemas.working_copy import copy_of
 
 Json = Any
 
@@ -125,13 +127,43 @@ def _file(root: Path, table: str, file: Published, ids: pa.Array, done: list[str
     path = root / file.path
     if not path.is_file() or path.suffix not in (".parquet", ".arrow"):
         return file
-    here(root, file.path, file.checksum)
     if table == "references":  # texts of held-out documents by place, which the step that wrote them makes again when it is asked for
         remove(path)
         done.append(file.path)
         return file
+    if not _may_hold(root, file, ids):
+        return file
+    here(root, file.path, file.checksum)
     purged = _purge_rows(path, ids, root) if path.suffix == ".arrow" else _purge_parquet(path, ids)
     return file if purged is None else _written(root, file.path, purged, file.rows, done)
+
+
+def _may_hold(root: Path, file: Published, ids: pa.Array) -> bool:
+    """Whether a file may hold a document; of one whose bytes are in the object store alone, its ids are read there, and nothing else."""
+    copy = copy_of(root)
+    if copy is None or copy.is_here(file.path):
+        return True
+    key = f"{copy.key}/{file.path}"
+    try:
+        return objects.again(key, lambda: _ids_meet(objects.client().open_input_file(key), file.path, ids))
+    except FileNotFoundError:
+        return True  # left to whoever needs its bytes
+
+
+def _ids_meet(source: Any, path: str, ids: pa.Array) -> bool:
+    if path.endswith(".arrow"):
+        names = pa.ipc.open_file(source).schema.names
+        if "doc_ids" not in names:
+            return False
+        wanted = pa.ipc.IpcReadOptions(included_fields=[names.index("doc_ids")])
+        held = column_array(pa.ipc.open_file(source, options=wanted).read_all(), "doc_ids").flatten()
+    else:
+        parquet = pq.ParquetFile(source)
+        names = parquet.schema_arrow.names
+        if "doc_id" not in names or not {"text", "tokens"} & set(names):
+            return False
+        held = parquet.read(columns=["doc_id"]).column("doc_id")
+    return bool(pc.any(pc.is_in(held, ids)).as_py())
 
 
 def _purge_laid_out(root: Path, ids: pa.Array, done: list[str]) -> None:
@@ -147,6 +179,8 @@ def _purge_laid_out(root: Path, ids: pa.Array, done: list[str]) -> None:
         stated: dict[str, Published] = {}
         for path in sorted(folder.glob("[!.]*.arrow")):
             relative = path.relative_to(root).as_posix()
+            if not _may_hold(root, Published(relative, 0, ""), ids):
+                continue
             purged = _purge_rows(here(root, relative), ids, root, tokenizer)
             if purged is not None:
                 stated[relative] = _written(root, relative, purged, 0, done)

@@ -45,7 +45,7 @@ LAKE_FILES = {"forgotten": FORGOTTEN_PATH, "ablations": "ablation/results.parque
 Connection = duckdb.DuckDBPyConnection
 
 
-LARGE = ("documents", "rows")
+LARGE = ("documents", "rows", "tokens")
 """Tables as large as the text or the tokens: of a lake in an object store they are brought only for who names them."""
 
 REFRESH_SECONDS = 10.0
@@ -112,7 +112,13 @@ def lock_down(db: Connection, root: Path, spill: Path) -> None:
     allowed = dict.fromkeys((f"{root}/", glob.escape(f"{root}/")))
     db.execute(f"SET allowed_directories = [{', '.join(map(literal, allowed))}]")
     db.execute("SET enable_external_access = false")
+    follow(db)
     db.execute("SET lock_configuration = true")
+
+
+def follow(db: Connection) -> None:
+    """Have a connection tell how much of a query is done, and print nothing about it."""
+    db.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
 
 
 def is_current(root: Path) -> bool:

@@ -20,12 +20,13 @@ from rich.text import Text
 from pipelines.progress import Tell, untold
 from pipelines.tables import table
 from pipelines.trainer import live_trainer, lock_holder
+from schemas.copy_room import cache_bound
 from schemas.errors import LakeError
 from schemas.lease import living
 from schemas.manifest import Snapshot, read_snapshot
 from schemas.settings import read_outcome
 from schemas.store import TEMPORARY, holder, using, verify
-from schemas.working_copy import cache_bound, copy_of
+from schemas.working_copy import copy_of
 
 Json = Any
 GOOD, NOTE, BAD = "ok", "note", "wrong"

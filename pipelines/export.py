@@ -31,7 +31,7 @@ from pipelines.progress import Tell, untold
 from schemas.errors import GristmillError, LakeError
 from schemas.manifest import Snapshot, read_snapshot
 from schemas.settings import Lot
-from schemas.store import TEMPORARY, here, sync_folder
+from schemas.store import TEMPORARY, here, sync_folder, using
 from schemas.tables import column
 
 Format = Literal["jsonl", "parquet", "hf", "npy", "bin", "hf-model"]
@@ -109,7 +109,7 @@ def export(
     if others := _no_export(target):
         raise ExportError(f"holds what no export wrote: {', '.join(others[:3])}", where=str(target), fix="name another folder")
     try:
-        with _Replacement(target) as path:
+        with using(root), _Replacement(target) as path:
             if form == "hf-model":
                 count = write_model(root, snapshot, path, run, checkpoint)
             else:

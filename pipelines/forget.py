@@ -10,16 +10,18 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
+from curate.doc_index import is_indexed
 from curate.identity import user_doc_id
 from curate.purge import purge
 from curate.tombstones import add_tombstones
-from pipelines.catalog import Connection, ask, open_catalog
+from pipelines.catalog import LARGE, Connection, ask, bring_tables, open_catalog, table_select
+from pipelines.one_document import place_of, replace_view
 from pipelines.progress import Tell, untold
 from pipelines.tables import table
 from pipelines.why import find_document
 from schemas.errors import GristmillError
 from schemas.manifest import Snapshot, read_snapshot
-from schemas.store import lock
+from schemas.store import bring, lock
 
 Json = Any
 
@@ -51,10 +53,12 @@ def forget(root: Path, names: Sequence[str], listing: Path | None, dry_run: bool
     wanted = [*names, *_listed(listing)]
     if not wanted:
         raise GristmillError("no document is named", where="forget", fix="give doc_ids, source:id, or --file")
-    with open_catalog(root, "documents", "rows") as db:
+    with open_catalog(root) as db:
         snapshot = read_snapshot(root)
+        if not is_indexed(snapshot):
+            bring_tables(root, LARGE)
         ids = sorted({_identity(db, root, snapshot, name) for name in wanted})
-        there = {row["doc_id"] for row in ask(db, "SELECT DISTINCT doc_id FROM documents WHERE list_contains(?, doc_id)", ids)}
+        there = _in_lake(db, root, snapshot, ids)
         lots, runs = ask(db, _LOTS, ids), ask(db, _RUNS, ids)
     report = {
         "documents": [{"doc_id": doc, "in_lake": doc in there} for doc in ids],
@@ -68,6 +72,17 @@ def forget(root: Path, names: Sequence[str], listing: Path | None, dry_run: bool
             add_tombstones(root, map(bytes.fromhex, ids))
             report["purged"] = purge(root, pa.array(list(map(bytes.fromhex, ids)), pa.binary(16)), tell)
     return report
+
+
+def _in_lake(db: Connection, root: Path, snapshot: Snapshot, ids: Sequence[str]) -> set[str]:
+    """Which documents the snapshot has; where it has an index, the catalogue's ``rows`` become those of their pack shards."""
+    if not is_indexed(snapshot):
+        return {row["doc_id"] for row in ask(db, "SELECT DISTINCT doc_id FROM documents WHERE list_contains(?, doc_id)", ids)}
+    places = {doc: place for doc in ids if (place := place_of(root, snapshot, doc)) is not None}
+    files = {place.packed.files["rows"].path for place in places.values() if place.packed is not None and "rows" in place.packed.files}
+    bring(root, files)
+    replace_view(db, "rows", table_select("rows", [str(root / file) for file in sorted(files)]))
+    return set(places)
 
 
 def _listed(path: Path | None) -> list[str]:

@@ -114,13 +114,13 @@ def narrow(db: Connection, root: Path, snapshot: Snapshot, doc: str, place: Plac
         if table in files and "doc_id" in schema.names and table != "documents":
             bring(root, files[table])
             either = f"{same} OR kept_doc_id = unhex({literal(doc)})" if table == "clusters" else same
-            _replace(db, table, table_select(table, [str(root / path) for path in files[table]], either))
+            replace_view(db, table, table_select(table, [str(root / path) for path in files[table]], either))
     steps = None if place is None else _steps(root, snapshot, place)
-    _replace(db, "losses", run_select(root, "losses", parts(root, "losses", steps), same))
+    replace_view(db, "losses", run_select(root, "losses", parts(root, "losses", steps), same))
     if place is not None and place.lot is not None:
         rows = ", ".join(map(str, place.rows)) or "-1"
         mine = f'lot = {literal(place.lot)} AND "row" IN ({rows})'
-        _replace(db, "ledger", run_select(root, "ledger", parts(root, "ledger", steps), mine))
+        replace_view(db, "ledger", run_select(root, "ledger", parts(root, "ledger", steps), mine))
 
 
 def narrow_documents(db: Connection, root: Path, snapshot: Snapshot, doc: str, place: Place | None) -> None:
@@ -128,10 +128,11 @@ def narrow_documents(db: Connection, root: Path, snapshot: Snapshot, doc: str, p
     shards = range(len(snapshot.steps["read"])) if place is None else [place.shard]
     entries = [snapshot.steps["read"][shard] for shard in shards]
     bring(root, [file_of(entry, "documents") for entry in entries])
-    _replace(db, "documents", documents_select(root, snapshot.steps["read"], shards, f"doc_id = unhex({literal(doc)})"))
+    replace_view(db, "documents", documents_select(root, snapshot.steps["read"], shards, f"doc_id = unhex({literal(doc)})"))
 
 
-def _replace(db: Connection, view: str, query: str) -> None:
+def replace_view(db: Connection, view: str, query: str) -> None:
+    """Put a view in the place of the catalogue's, for this connection."""
     db.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {query}")
 
 

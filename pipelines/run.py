@@ -27,8 +27,8 @@ from schemas.errors import PlanError
 from schemas.manifest import Snapshot, read_snapshot
 from schemas.recipe import Recipe
 from schemas.settings import Outcome, StageSettings, read_outcome, read_stage
-from schemas.store import lock, publish_json, remove, remove_temporary
-from schemas.working_copy import TEMPORARY, copy_of
+from schemas.store import TEMPORARY, lock, publish_json, remove, remove_temporary
+from schemas.working_copy import copy_of
 from train.skips import ASKED, Asked, asked_back
 
 LEFTOVER_SECONDS = 3600

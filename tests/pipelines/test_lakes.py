@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -117,6 +118,25 @@ def test_what_is_written_elsewhere_is_that_of_a_folder(site: tuple[Path, str], t
     assert (tmp_path / "there.parquet").read_bytes() == (tmp_path / "here.parquet").read_bytes()
 
 
+def test_a_report_and_its_live_pages_are_those_of_a_folder(site: tuple[Path, str], tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    from starlette.testclient import TestClient
+
+    from pipelines.report.server import Ui
+
+    folder, address = site
+    pages = []
+    for lake in (address, str(folder / "local")):
+        assert run_command(["report", "-o", str(tmp_path / "report.html"), "--lake", lake]) == 0
+        page = (tmp_path / "report.html").read_text()
+        assert f"Lake <code>{lake}</code>" in page
+        client = TestClient(Ui(open_lake(lake)).app(), base_url="http://127.0.0.1")
+        queries = ("/document?id=web-3", "/sql?query=SELECT+doc_id,+text+FROM+documents+ORDER+BY+ALL", "/running")
+        texts = [re.sub(r"Made [^<]* by", "", page), *(client.get(query).text for query in queries)]
+        pages.append([text.replace(lake, "LAKE") for text in texts])
+    assert pages[0] == pages[1] and all(pages[0])
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     """Contents of all files of a folder."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -128,7 +148,12 @@ def test_snapshots_takedowns_rewinds_and_garbage_reach_every_machine(
     folder, address = site
     lake = ["--lake", address]
     asked(capsys, "snapshot", "--keep", "before", *lake)
+    monkeypatch.setenv("GRISTMILL_CACHE", str(folder / "d"))
+    forget_store()
     gone = json.loads(asked(capsys, "forget", "web-4", "--json", *lake))
+    root = open_lake(address)
+    hollow = {path.relative_to(root).parts[:2] for path in root.rglob("*.*") if stat.S_IMODE(path.stat().st_mode) == 0}
+    assert {("tokens", "books"), ("documents", "books")} <= hollow, "only what holds the document came"
     assert gone["purged"] and json.loads(asked(capsys, "sql", "FROM documents WHERE id = 'web-4'", "--json", *lake)) == []
     doc = gone["documents"][0]["doc_id"]
     asked(capsys, "rewind", "tiny", "--to", "5", *lake)
