@@ -79,14 +79,16 @@ def block_bytes(model: ModelSettings, precision: str, rows: int, length: int) ->
     kv_width = width // model.heads * model.all_kv_heads
     half = precision != "fp32"
     size = 2 if half else 4
-    normed = 2 * (4 * width + 4) + (5 * 2 * width if half else 2 * 4 * width)  # inputs of q, k, v, gate and up; one where nothing is cast
-    attention = 4 * width * size + 4 * model.heads
-    inside = normed + attention + 4 * width + 3 * 4 * inner + inner * size + (2 * width * size if model.dropout else 0)
-    cast = 2 * (2 * width * width + 2 * width * kv_width + 3 * width * inner) if precision in ("bf16", "fp16") else 0
+    norm, mask = 4 * width + 4, width * size if model.dropout else 0
+    # Inputs of q, k, v, gate and up; one each half where nothing is cast.
+    attention = norm + (3 * 2 * width if half else 4 * width) + 4 * width * size + 4 * model.heads + mask
+    fed = 4 * width + norm + (2 * 2 * width if half else 4 * width) + 3 * 4 * inner + inner * size + mask
+    cast = 2 if precision in ("bf16", "fp16") else 0
+    parts = tokens * attention + cast * 2 * (width + kv_width) * width, tokens * fed + cast * 3 * width * inner
     boundary = 4 * width
     products = size * (width + 2 * kv_width + 2 * width + 2 * inner + width) + 4 * model.heads
     result = width * size + 4 * model.heads + (2 * width if model.dropout else 0)
-    return BlockBytes(tokens * boundary, tokens * (boundary + inside) + cast, tokens * products, tokens * result)
+    return BlockBytes(tokens * boundary, tokens * boundary + sum(parts), tokens * products, tokens * result, max(parts))
 
 
 def head_bytes(model: ModelSettings, precision: str, rows: int, length: int, vocabulary: int) -> int:

@@ -7,6 +7,8 @@ stream are FP32 whatever the precision of the products.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn.functional import dropout, gelu
@@ -133,16 +135,21 @@ class Block(nn.Module):
         if torch.is_grad_enabled() and self.recompute.selective:
             return run_selectively(self._whole, x, packing)
         if torch.is_grad_enabled() and self.recompute.halves:
-            return run_halves(self._attended, self._fed, x, packing)
+            return run_halves(*self.halves, x, packing)
         return self._whole(x, packing)
 
+    @property
+    def halves(self) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+        """Attention and feed-forward, each with its norm and the stream that it is added to."""
+        return self._attended, self._fed
+
     def _whole(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
-        return self._fed(self._attended(x, packing))
+        return self._fed(self._attended(x, packing), packing)
 
     def _attended(self, x: torch.Tensor, packing: Packing, kept: Kept | None = None) -> torch.Tensor:
         return x + self._dropped(self.attention(self.attention_norm(x), packing, kept=kept))
 
-    def _fed(self, x: torch.Tensor) -> torch.Tensor:
+    def _fed(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
         return x + self._dropped(self.feed_forward(self.feed_forward_norm(x)))
 
     def _dropped(self, x: torch.Tensor) -> torch.Tensor:

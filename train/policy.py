@@ -71,19 +71,21 @@ class BlockBytes:
         inside: all, its input among it.
         products: the results of its products and attention.
         attention: that of attention alone, and its dropout masks of a byte an element.
+        half: what the larger of its halves saves inside; 0 where that is not known.
     """
 
     boundary: int
     inside: int
     products: int
     attention: int = 0
+    half: int = 0
 
     def peak(self, policy: Policy, layers: int) -> int:
         """Most bytes of activations that all blocks hold at once."""
         if policy.selective:
             return layers * (self.boundary + self.products) + self.inside
         if policy.halves:
-            return layers * (2 * self.boundary + self.attention) + self.inside
+            return layers * (2 * self.boundary + self.attention) + (self.half or self.inside)
         if not policy.group:
             return layers * self.inside
         return -(-layers // policy.group) * self.boundary + min(policy.group, layers) * self.inside

@@ -41,10 +41,13 @@ def measure_block(block: Callable[[torch.Tensor, Any], torch.Tensor], x: torch.T
         return tensor
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), _Products() as products:
-        y = block(x.detach().requires_grad_(), shared)
+        y, half, before = x.detach().requires_grad_(), 0, 0
+        for part in getattr(block, "halves", [block]):
+            y = part(y, shared)
+            half, before = max(half, sum(saved.values()) - before), sum(saved.values())
     del y
     masks = 2 * x.numel() if getattr(block, "dropout", 0.0) else 0
-    return BlockBytes(x.nbytes, x.nbytes + sum(saved.values()), products.bytes, products.attention + masks)
+    return BlockBytes(x.nbytes, x.nbytes + before, products.bytes, products.attention + masks, half)
 
 
 class _Products(TorchDispatchMode):
@@ -82,9 +85,7 @@ def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> Checkpoi
     return CheckpointPolicy.MUST_SAVE if operation in _PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def run_halves(
-    attended: Callable[..., torch.Tensor], fed: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, packing: Packing
-) -> torch.Tensor:
+def run_halves(attended: Callable[..., torch.Tensor], fed: Callable[..., torch.Tensor], x: torch.Tensor, packing: Packing) -> torch.Tensor:
     """Run a block's two halves so that the input of each and what attention gave are kept and the rest is computed again.
 
     Args:
@@ -96,10 +97,10 @@ def run_halves(
     y: torch.Tensor
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         y = checkpoint(attended, x, packing, use_reentrant=False, context_fn=_keep_attention)
-        y = checkpoint(fed, y, use_reentrant=False)
+        y = checkpoint(fed, y, packing, use_reentrant=False)
     else:  # a kept policy of torch's would look at every operation, which costs what it saves; nothing random is drawn again
         y = checkpoint(attended, x, packing, Kept(), use_reentrant=False, preserve_rng_state=False)
-        y = checkpoint(fed, y, use_reentrant=False, preserve_rng_state=False)
+        y = checkpoint(fed, y, packing, use_reentrant=False, preserve_rng_state=False)
         torch.clear_autocast_cache()  # else the cast weights of all blocks stay until the forward pass ends
     return y
 
