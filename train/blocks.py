@@ -135,7 +135,7 @@ class Block(nn.Module):
         if torch.is_grad_enabled() and self.recompute.selective:
             return run_selectively(self._whole, x, packing)
         if torch.is_grad_enabled() and self.recompute.halves:
-            return run_halves(*self.halves, x, packing)
+            return run_halves(self._attended, self._fed, x, packing)
         return self._whole(x, packing)
 
     @property
@@ -144,12 +144,12 @@ class Block(nn.Module):
         return self._attended, self._fed
 
     def _whole(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
-        return self._fed(self._attended(x, packing), packing)
+        return self._fed(self._attended(x, packing))
 
     def _attended(self, x: torch.Tensor, packing: Packing, kept: Kept | None = None) -> torch.Tensor:
         return x + self._dropped(self.attention(self.attention_norm(x), packing, kept=kept))
 
-    def _fed(self, x: torch.Tensor, packing: Packing) -> torch.Tensor:
+    def _fed(self, x: torch.Tensor, packing: Packing | None = None) -> torch.Tensor:
         return x + self._dropped(self.feed_forward(self.feed_forward_norm(x)))
 
     def _dropped(self, x: torch.Tensor) -> torch.Tensor:

@@ -97,10 +97,10 @@ def run_halves(attended: Callable[..., torch.Tensor], fed: Callable[..., torch.T
     y: torch.Tensor
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         y = checkpoint(attended, x, packing, use_reentrant=False, context_fn=_keep_attention)
-        y = checkpoint(fed, y, packing, use_reentrant=False)
+        y = checkpoint(fed, y, use_reentrant=False)
     else:  # a kept policy of torch's would look at every operation, which costs what it saves; nothing random is drawn again
         y = checkpoint(attended, x, packing, Kept(), use_reentrant=False, preserve_rng_state=False)
-        y = checkpoint(fed, y, packing, use_reentrant=False, preserve_rng_state=False)
+        y = checkpoint(fed, y, use_reentrant=False, preserve_rng_state=False)
         torch.clear_autocast_cache()  # else the cast weights of all blocks stay until the forward pass ends
     return y
 
