@@ -4,9 +4,9 @@
 
 LAKE is the demo's (`make demo`), with its first stage planned: the tokenizer, the rows and the held-out rows of the source they are from
 are that stage's, and so is the model unless told otherwise. Every run is the trainer's own loop in FP32 from random weights over the same
-rows for a seed. The sweep, the same procedure for all, is at seed 0 over the rate and over how many times it the embeddings' rate is, both
-in factors of 2: it moves to the best neighbour until none is better. The best then runs with the other seeds. ``--one-rate`` keeps the
-embeddings at the rate of the rest. Runs found in the log are not repeated.
+rows for a seed. The sweep, the same procedure for all, is at seed 0 over the rate, over how many times it the embeddings' rate is and over
+the share of the steps that warms up, all in factors of 2: it moves to the best neighbour until none is better. The best then runs with the
+other seeds. ``--one-rate`` keeps the embeddings at the rate of the rest. Runs found in the log are not repeated.
 """
 
 from __future__ import annotations
@@ -22,28 +22,41 @@ from small_runs import planned, train
 
 from schemas.settings import OptimizerSettings, ScheduleSettings, StageSettings
 
-STARTS = {"adamw": (1e-3, 8), "came": (5e-4, 16), "sophia": (4e-4, 16), "adafactor": (1e-1, 1)}
-"""Rate, and the embeddings' over it, from which each sweep begins."""
-OPTIONS: dict[str, dict[str, Any]] = {
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """An optimizer with its options, and where its sweep begins: rate, the embeddings' over it, share of the steps that warms up."""
+
+    name: str
+    start: tuple[float, float, float]
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+SOPHIA = {"rho": 1.0, "betas": (0.9, 0.95), "every": 5}
+RULES = {
+    "adamw": Rule("adamw", (2e-3, 16, 0.1)),
+    "came": Rule("came", (5e-5, 16, 0.1)),
     # Memories of 50 and 100 steps: CAME's own, of 1,000 and 10,000, are for long runs, and it corrects no bias.
-    "came": {"betas": (0.9, 0.98, 0.99)},
-    "sophia": {"rho": 1.0, "betas": (0.9, 0.95), "every": 5},
+    "came_short": Rule("came", (5e-4, 16, 0.1), {"betas": (0.9, 0.98, 0.99)}),
+    "sophia": Rule("sophia", (8e-4, 8, 0.1), SOPHIA),
+    "sophia_h": Rule("sophia", (8e-4, 8, 0.1), {**SOPHIA, "estimator": "hutchinson"}),
+    "adafactor": Rule("adafactor", (1e-1, 1, 0.1)),
 }
-ALLOWED = {"came": 1.02, "sophia": 1.02, "adafactor": 1.04}
+ALLOWED = {"came": 1.02, "came_short": 1.02, "sophia": 1.02, "sophia_h": 1.02, "adafactor": 1.04}
 
 
 class Runs:
-    """Held-out losses by optimizer, rate, the embeddings' multiple of it and seed, kept in a log so that none is done twice."""
+    """Held-out losses by rule, rate, the embeddings' multiple of it, warm-up and seed, kept in a log so that none is done twice."""
 
     def __init__(self, lake: Path, base: StageSettings, steps: int, rows: int, log: Path) -> None:
         self.lake, self.base, self.steps, self.rows, self.log = lake, base, steps, rows, log
         self.done: dict[str, float] = dict(map(json.loads, log.read_text().splitlines())) if log.exists() else {}
 
-    def loss(self, name: str, lr: float, multiple: float, seed: int = 0) -> float:
+    def loss(self, rule: str, lr: float, multiple: float, warm: float, seed: int = 0) -> float:
         """Held-out nats per token at the end of a run."""
-        options = OPTIONS.get(name, {})
-        rule, model = f"{name} {options}" if options else name, self.base.model
-        key = f"{rule} at {lr:g}, embeddings x {multiple:g}, seed {seed} {self.steps} x {self.rows} {model.layers} layers of {model.width}"
+        (name, options), model = (RULES[rule].name, RULES[rule].options), self.base.model
+        key = f"{name} {options}" if options else name
+        key += f" at {lr:g}, embeddings x {multiple:g}, warm-up {warm:g}, seed {seed}"
+        key += f" {self.steps} x {self.rows} {model.layers} layers of {model.width}"
         if key not in self.done:
             optimizer = OptimizerSettings(name=name, lr=lr, weight_decay=0.1, embedding_lr=lr * multiple, options=options)
             training = dataclasses.replace(
@@ -56,7 +69,7 @@ class Runs:
                 checkpoint_every=0,
                 early_stop=None,
                 optimizer=optimizer,
-                schedule=ScheduleSettings(name="cosine", warmup_steps=max(1, self.steps // 10)),
+                schedule=ScheduleSettings(name="cosine", warmup_steps=max(1, round(self.steps * warm))),
             )
             outcome, _ = train(self.lake, self.base, training, self.steps, seed)
             self.done[key] = outcome.heldout[self.base.lots[0].source]
@@ -65,15 +78,15 @@ class Runs:
             print(f"{key}: {self.done[key]:.4f}", flush=True)
         return self.done[key]
 
-    def best(self, name: str, one_rate: bool) -> tuple[float, float]:
-        """Rate and multiple that no neighbour a factor 2 away betters, at seed 0."""
-        lr, multiple = STARTS[name]
-        at = (lr * multiple**0.5, 1) if one_rate else (lr, multiple)
-        moves = [(2, 1), (0.5, 1)] + ([] if one_rate else [(1, 2), (1, 0.5)])
+    def best(self, rule: str, one_rate: bool) -> tuple[float, float, float]:
+        """Rate, multiple and warm-up that no neighbour a factor 2 away betters, at seed 0."""
+        lr, multiple, warm = RULES[rule].start
+        at = (lr * multiple**0.5, 1.0, warm) if one_rate else (lr, multiple, warm)
+        moves = [(2, 1, 1), (0.5, 1, 1), (1, 1, 2), (1, 1, 0.5)] + ([] if one_rate else [(1, 2, 1), (1, 0.5, 1)])
         while True:
-            near = [(at[0] * rate, at[1] * more) for rate, more in moves]
-            better = min(near, key=lambda other: self.loss(name, *other))
-            if self.loss(name, *better) >= self.loss(name, *at):
+            near = [(at[0] * rate, at[1] * more, at[2] * longer) for rate, more, longer in moves if at[2] * longer < 1]
+            better = min(near, key=lambda other: self.loss(rule, *other))
+            if self.loss(rule, *better) >= self.loss(rule, *at):
                 return at
             at = better
 
@@ -88,7 +101,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--one-rate", action="store_true")
     parser.add_argument("--log", type=Path, default=Path("losses.jsonl"))
-    parser.add_argument("--only", choices=STARTS, nargs="+", default=[*STARTS])
+    parser.add_argument("--only", choices=RULES, nargs="+", default=[*RULES])
     options = parser.parse_args()
     base = planned(options.lake, options.layers, options.width)
     runs = Runs(options.lake, base, options.steps, options.rows, options.log)
@@ -98,13 +111,13 @@ def main() -> None:
         found[name] = best, [runs.loss(name, *best, seed) for seed in range(options.seeds)]
     tokens = options.steps * options.rows * base.row_length
     print(f"\n{base.model}\n{tokens:,} tokens, {options.steps} steps; held-out loss in nats per token\n")
-    print(f"| optimizer | lr, embeddings' lr | {' | '.join(f'seed {seed}' for seed in range(options.seeds))} | mean | of AdamW | allowed |")
+    print(f"| optimizer | lr, embeddings' lr, warm-up | {' | '.join(f'seed {seed}' for seed in range(options.seeds))} | mean | of AdamW | allowed |")
     print("|" + "---|" * (options.seeds + 5))
     reference = statistics.fmean(found["adamw"][1]) if "adamw" in found else float("nan")
-    for name, ((rate, multiple), losses) in found.items():
+    for name, ((rate, multiple, warm), losses) in found.items():
         ratio = statistics.fmean(losses) / reference
         shown = " | ".join(f"{loss:.3f}" for loss in losses)
-        rates = f"{rate:.3g}, {rate * multiple:.3g}"
+        rates = f"{rate:.3g}, {rate * multiple:.3g}, {warm:.0%}"
         print(f"| {name} | {rates} | {shown} | {statistics.fmean(losses):.3f} | {ratio:.3f} | {ALLOWED.get(name, '')} |")
 
 

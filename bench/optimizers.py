@@ -5,12 +5,13 @@
 All optimizers step in turn on the same parameters (5.26 M, the shapes of a small decoder), so that noise of the machine meets all
 alike; the figure is the lowest of the rounds, with the median beside it, in CPU time of the process where it has one thread (what others do
 on the machine then counts less). The authors' CAME is the package came-pytorch 0.1.3, a second one pytorch-optimizer's; what is not
-installed is left out. "compiled" is ``impl="compile"``; its first step, which compiles, is timed by itself.
+installed is left out. "compile" and "native" are ``impl``; their first step, which compiles, is timed by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 
@@ -54,11 +55,11 @@ def step_times(rounds: int) -> None:
     own = {
         f"own {name}": build_optimizer(name, named, lr=1e-4, warmup_steps=1) for name in ("adafactor", "came", "sophia", "lion", "adamw")
     }
-    for name in ("adafactor", "came"):
-        optimizer = own[f"own {name}, compiled"] = build_optimizer(name, named, lr=1e-4, warmup_steps=1, impl="compile")
+    for name, impl in itertools.product(("adafactor", "came"), ("compile", "native")):
+        optimizer = own[f"own {name}, {impl}"] = build_optimizer(name, named, lr=1e-4, warmup_steps=1, impl=impl)
         began = time.perf_counter()
         optimizer.step()
-        print(f"own {name}: compiled in {time.perf_counter() - began:.1f} s (less where torch's cache has it)")
+        print(f"own {name}, {impl}: compiled in {time.perf_counter() - began:.1f} s (less where a cache has it)")
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in peers | own}
     for turn in range(rounds + 2):
@@ -74,7 +75,7 @@ def step_times(rounds: int) -> None:
     pairs = [
         (f"own {mine}{how}", theirs)
         for mine, theirs in (("adafactor", "torch Adafactor"), ("came", "authors' CAME"))
-        for how in ("", ", compiled")
+        for how in ("", ", compile", ", native")
     ]
     for mine, theirs in pairs:
         if theirs in times:

@@ -1,4 +1,4 @@
-"""Which implementation an operation runs: eager torch, torch.compile of the same lines, or Triton."""
+"""Which implementation an operation runs: eager torch, torch.compile of the same lines, C++ for a CPU, or Triton."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
-Impl = Literal["auto", "eager", "compile", "triton"]
-IMPLS = ("auto", "eager", "compile", "triton")
+Impl = Literal["auto", "eager", "compile", "native", "triton"]
+IMPLS = ("auto", "eager", "compile", "native", "triton")
 
 _MOST_SHAPES = 64
 _HAS_TRITON = find_spec("triton") is not None
@@ -22,18 +22,26 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def choose(impl: Impl, tensor: torch.Tensor) -> str:
-    """Return ``"eager"``, ``"compile"`` or ``"triton"``; ``"auto"`` is Triton on CUDA where it is installed, else eager.
+def choose(impl: Impl, tensor: torch.Tensor, *, native: bool = False) -> Impl:
+    """Return an implementation but ``"auto"``, which is Triton on CUDA where it is installed, else eager.
 
     FP64, and what is differentiated twice, is eager under ``"auto"``.
 
     Inside a region that is being compiled, ``"compile"`` is eager: the lines are traced with their surroundings.
 
+    Args:
+        impl: what is asked for.
+        tensor: one of the operands.
+        native: whether the operation has a form in C++ (the steps of factored optimizers have).
+
     Raises:
-        ValueError: for an unknown name, or Triton where it cannot run.
+        ValueError: for an unknown name, or an implementation where it cannot run.
     """
-    if impl not in IMPLS:
-        raise ValueError(f"unknown kernel implementation {impl!r}; choose one of {', '.join(IMPLS)}")
+    allowed = [name for name in IMPLS if native or name != "native"]
+    if impl not in allowed:
+        raise ValueError(f"unknown kernel implementation {impl!r}; choose one of {', '.join(allowed)}")
+    if impl == "native" and not tensor.is_cpu:
+        raise ValueError(f"impl='native' is for the CPU, got a tensor on {tensor.device}")
     if impl == "auto":
         return "triton" if tensor.is_cuda and _HAS_TRITON and tensor.dtype != torch.float64 and not _twice else "eager"
     if impl == "compile" and torch.compiler.is_compiling():

@@ -2,8 +2,9 @@
 
 The rules are those of ``train.optim`` for parameters that are whole on their device, written plainly: the lines below are the reference,
 ``torch.compile`` of them per matrix is the compiled path, and ``train.kernels.fused`` has them as Triton kernels of a few launches for all
-tensors. Adafactor and CAME take matrices (or, but for Triton, stacks of matrices that are clipped as one); weights, gradients and states
-come as lists of equal length, FP32 states, and change in place. ``seeds``, one per tensor, asks for BF16 weights to be rounded
+tensors. Adafactor and CAME are also in C++ (``train.kernels.native``), one call for all matrices. They take matrices (or, eager and
+compiled, stacks of matrices that are clipped as one); weights, gradients and states come as lists of equal length, FP32 states, and
+change in place. ``seeds``, one per tensor, asks for BF16 weights to be rounded
 stochastically, which only Triton does here.
 """
 
@@ -161,7 +162,7 @@ def adafactor_step(
         return torch.zeros(0)
     rate, keep, beta2 = min(lr, step**-0.5) if relative_step else lr, 1 - lr * weight_decay, 1 - step**decay_rate
     least = eps[1] if scale_parameter else 0.0
-    if (chosen := _choose(impl, weights, seeds)) == "triton":
+    if (chosen := _choose(impl, weights, seeds, native=True)) == "triton":
         from train.kernels.fused import factored_steps
 
         states = list(means[0]), list(means[1]), list(exp_avgs or ())
@@ -169,6 +170,10 @@ def adafactor_step(
         found: torch.Tensor = factored_steps.adafactor_step(list(weights), list(grads), *states, step, *numbers, _listed(seeds))
         return found
     moving = (beta2, 1 - beta2, (1 - beta2) * eps[0])
+    if chosen == "native":
+        from train.kernels.native import factored_steps as native
+
+        return native.adafactor_step(weights, grads, exp_avgs, *means, (rate, least, keep, clip, 1 - beta1, *moving))
     moments: Sequence[torch.Tensor | None] = exp_avgs or [None] * len(weights)
     tensors = weights, grads, *means, moments
     kept = _each(chosen, _adafactor, (rate, least, keep, clip, 1 - beta1, *moving), *tensors, scaled=scale_parameter)
@@ -217,7 +222,7 @@ def came_step(
     if not weights:
         return torch.zeros(0)
     keep = 1 - lr * weight_decay
-    if (chosen := _choose(impl, weights, seeds)) == "triton":
+    if (chosen := _choose(impl, weights, seeds, native=True)) == "triton":
         from train.kernels.fused import factored_steps
 
         states = [list(side) for side in (exp_avgs, *means, *residuals)]
@@ -226,6 +231,10 @@ def came_step(
         return found
     beta1, beta2, beta3 = betas
     moving = (beta2, 1 - beta2, (1 - beta2) * eps[0], beta3, (1 - beta3) * beta1**2, (1 - beta3) * eps[1])
+    if chosen == "native":
+        from train.kernels.native import factored_steps as native
+
+        return native.came_step(weights, grads, exp_avgs, means, residuals, (-lr, keep, clip, 1 - beta1, *moving))
     tensors = weights, grads, exp_avgs, *means, *residuals
     kept = _each(chosen, _came, (-lr, keep, clip, 1 - beta1, *moving), *tensors)
     return torch.stack([mean_square for mean_square, *_ in kept])
@@ -253,8 +262,8 @@ def grad_norm(grads: Tensors, *, impl: Impl = "auto") -> torch.Tensor:
     return torch.nn.utils.get_total_norm(grads, foreach=True)
 
 
-def _choose(impl: Impl, weights: Tensors, seeds: Sequence[int] | None) -> str:
-    chosen = choose(impl, weights[0])
+def _choose(impl: Impl, weights: Tensors, seeds: Sequence[int] | None, *, native: bool = False) -> str:
+    chosen = choose(impl, weights[0], native=native)
     if seeds is not None and chosen != "triton":
         raise ValueError(f"stochastic rounding is done by impl='triton' alone, this is {chosen!r}")
     return chosen

@@ -36,8 +36,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         defaults: settings of each group, ``lr`` and ``weight_decay`` among them.
         rounding: how BF16 parameters are written: stochastic, master (an FP32 copy is the truth, 4 bytes) or nearest.
         seed: seed of stochastic rounding.
-        impl: who updates whole parameters: eager, compile (torch.compile), triton, or auto, which is Triton on CUDA and eager elsewhere.
-            What a step over many tensors does not take (shards, vectors of factored rules, BF16 weights but by Triton) is always eager.
+        impl: who updates whole parameters: eager, compile (torch.compile), native (C++, on a CPU), triton, or auto, which is Triton on
+            CUDA and eager elsewhere. What a step over many tensors does not take (shards, vectors of factored rules, BF16 weights but by
+            Triton, rules that have none) is always eager.
     """
 
     _placed: list[tuple[Place, dist.ProcessGroup | None]] | None
@@ -170,12 +171,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _impl(self, part: Part, group: dict[str, Any], state: State) -> Impl:
         if group["impl"] == "eager" or part.place.mesh is not None or not part.weights.numel() or part.dtype == torch.float64:
             return "eager"
-        impl = choose(group["impl"], part.weights)
+        impl = choose(group["impl"], part.weights, native=True)
         tensors = [part.truth, part.grad, *(value for name, value in state.items() if name != "step")]
-        if impl == "triton" and all(tensor.is_contiguous() for tensor in tensors) and self._takes(part, impl):
-            return "triton"
+        contiguous = all(tensor.is_contiguous() for tensor in tensors)
+        if impl == "triton":
+            return "triton" if contiguous and self._takes(part, impl) else "eager"
         wide = all(tensor.dtype == part.dtype for tensor in tensors) and part.master is None
-        return "compile" if impl == "compile" and wide and self._takes(part, impl) and _can_compile(part.weights.device) else "eager"
+        ready = impl != "eager" and wide and (contiguous or impl == "compile") and self._takes(part, impl)
+        return impl if ready and _can_compile(part.weights.device, impl) else "eager"
 
     def _begin(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
         state: State = self.state[parameter]
@@ -223,8 +226,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
 
 @functools.cache
-def _can_compile(device: torch.device) -> bool:
-    missing = why_not(device)
+def _can_compile(device: torch.device, impl: str) -> bool:
+    if impl == "native":
+        from train.kernels.native import library
+
+        missing = library.why_not()
+    else:
+        missing = why_not(device)
     if missing:
         warnings.warn(f"the optimizer runs eagerly, not compiled: {missing}", stacklevel=2)
     return not missing
