@@ -22,6 +22,7 @@ from small_runs import planned, train
 
 from schemas.settings import OptimizerSettings, ScheduleSettings, StageSettings
 
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """An optimizer with its options, and where its sweep begins: rate, the embeddings' over it, share of the steps that warms up."""
@@ -34,7 +35,7 @@ class Rule:
 SOPHIA = {"rho": 1.0, "betas": (0.9, 0.95), "every": 5}
 RULES = {
     "adamw": Rule("adamw", (2e-3, 16, 0.1)),
-    "came": Rule("came", (5e-5, 16, 0.1)),
+    "came": Rule("came", (1e-4, 16, 0.2)),
     # Memories of 50 and 100 steps: CAME's own, of 1,000 and 10,000, are for long runs, and it corrects no bias.
     "came_short": Rule("came", (5e-4, 16, 0.1), {"betas": (0.9, 0.98, 0.99)}),
     "sophia": Rule("sophia", (8e-4, 8, 0.1), SOPHIA),
@@ -111,7 +112,8 @@ def main() -> None:
         found[name] = best, [runs.loss(name, *best, seed) for seed in range(options.seeds)]
     tokens = options.steps * options.rows * base.row_length
     print(f"\n{base.model}\n{tokens:,} tokens, {options.steps} steps; held-out loss in nats per token\n")
-    print(f"| optimizer | lr, embeddings' lr, warm-up | {' | '.join(f'seed {seed}' for seed in range(options.seeds))} | mean | of AdamW | allowed |")
+    seeds = " | ".join(f"seed {seed}" for seed in range(options.seeds))
+    print(f"| optimizer | lr, embeddings' lr, warm-up | {seeds} | mean | of AdamW | allowed |")
     print("|" + "---|" * (options.seeds + 5))
     reference = statistics.fmean(found["adamw"][1]) if "adamw" in found else float("nan")
     for name, ((rate, multiple, warm), losses) in found.items():

@@ -90,5 +90,5 @@ def build_optimizer(
     groups = parameter_groups(named_parameters, lr=lr, weight_decay=weight_decay, embedding_lr=embedding_lr, width_ratio=width_ratio)
     on_cpu = all(p.device.type == "cpu" for group in groups for _, p in group["params"])
     if compiled and on_cpu and isinstance(factory, type) and "impl" in known:
-        options.setdefault("impl", "compile")
+        options.setdefault("impl", "native" if factory in (Adafactor, CAME) else "compile")
     return factory(groups, **options)

@@ -144,7 +144,7 @@ class Sophia(ShardedOptimizer):
         yield from ()
 
     def _takes(self, part: Part, impl: str) -> bool:
-        return True
+        return impl != "native"
 
     def _together(
         self, parts: list[Part], states: list[State], group: dict[str, Any], step: int, seeds: list[int] | None, impl: Impl

@@ -56,7 +56,9 @@ def came_step(
     return _step("came_step", weights, grads, exp_avgs, [*means, *residuals], numbers)
 
 
-def _step(name: str, weights: Tensors, grads: Tensors, exp_avgs: Tensors | None, means: list[Tensors], numbers: Sequence[float]) -> torch.Tensor:
+def _step(
+    name: str, weights: Tensors, grads: Tensors, exp_avgs: Tensors | None, means: list[Tensors], numbers: Sequence[float]
+) -> torch.Tensor:
     table = np.zeros((len(weights), 9), np.int64)  # the fields of the C++ struct Matrix
     heights, widths = table[:, 7], table[:, 8]
     heights[:], widths[:] = zip(*(weight.shape for weight in weights), strict=True)
