@@ -3,16 +3,19 @@
     python bench/kernels.py [WIDTH]
 
 On CUDA every line gives microseconds and the share of the copy bandwidth, measured in the same run, that the floor's bytes amount to.
-Without CUDA those lines read NOT RUN. WIDTH (512) is that of the hidden states of the CPU's linear + cross-entropy at 8,192 x 32,000.
+Without CUDA those lines read NOT RUN. WIDTH (512) is that of the hidden states of the CPU's linear + cross-entropy at 8,192 x 32,000. Every
+row is also appended to kernels.jsonl as soon as it is known.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -97,10 +100,12 @@ def on_cuda() -> None:
         for name, run in {**runs, **case.peers}.items():
             forward, backward = both_ways(run, case.inputs)
             shares = [case.elements * floor / bandwidth / taken for floor, taken in zip(case.floor, (forward, backward), strict=True)]
+            keep(operation=case.name, by=name, forward_us=forward * 1e6, backward_us=backward * 1e6, of_floor=shares)
             print(f"{case.name:<20} {name:<9} {forward * 1e6:>10.1f} {shares[0]:>9.1%} {backward * 1e6:>12.1f} {shares[1]:>9.1%}")
     print(f"\n{'step':<20} {'us':>10} {'of floor':>9}   100 M parameters, FP32")
     for name, step, floor in steps("cuda", 24, 2048):
         taken = seconds(step)
+        keep(step=name, us=taken * 1e6, of_floor=24 * 2048 * 2048 * floor / bandwidth / taken)
         print(f"{name:<20} {taken * 1e6:>10.1f} {24 * 2048 * 2048 * floor / bandwidth / taken:>9.1%}")
 
 
@@ -178,6 +183,7 @@ def linear_loss(device: str, width: int, dtype: torch.dtype, rounds: int) -> Non
     for name in found:
         pace = statistics.median(mine / other for mine, other in zip(taken[name], taken["naive"], strict=True))
         share = peaks[name] / peaks["naive"]
+        keep(operation="linear + cross-entropy", size=size, by=name, of_naive_time=pace, of_naive_peak=share, off=losses[name] - exact)
         print(
             f"{name:<12} {statistics.median(taken[name]):>8.2f} {pace:>9.2f} {peaks[name] / 2**20:>9,.0f} {share:>9.3f} "
             f"{losses[name] - exact:>13.1e}"
@@ -202,6 +208,13 @@ def peak(device: str, loss_of: Callable[[], torch.Tensor]) -> tuple[int, float]:
             live += event.nbytes()
             most = max(most, live)
     return most, loss.item()
+
+
+def keep(**row: object) -> None:
+    """Append a row to the file of results."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    with Path("kernels.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"device": device, "torch": str(torch.__version__), **row}) + "\n")
 
 
 def _exact(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> float:

@@ -17,12 +17,14 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from tests.train import processes
 from tests.train.optim.cases import STEPS, gradients, travelled_error
+from train.optim import build_optimizer
 from train.optim.adafactor import Adafactor
 from train.optim.adamw import SGD, AdamW
 from train.optim.came import CAME
 from train.optim.lion import Lion
 from train.optim.sophia import Sophia
 
+WHOLE_ONLY = ("adamw8bit", "kfac", "lbfgs", "muon", "schedule_free", "soap")
 COUNTED = 10  # the step whose collectives are counted; any after the first
 
 BUILDS = {
@@ -63,7 +65,7 @@ def _compare_on(mesh: DeviceMesh, grid: DeviceMesh | None) -> dict:
         for name in ("adafactor", "came", "adamw"):
             _compare(f"{name}/grid", BUILDS[name], _two_meshes(grid), found)
         found["parallel"] = _model(grid)
-    return found | {"noise": _replicas_round_alike(mesh)}
+    return found | {"noise": _replicas_round_alike(mesh), "refused": _refusals(mesh)}
 
 
 def _one_mesh(mesh: DeviceMesh) -> list[tuple]:
@@ -148,6 +150,18 @@ def _model(mesh: DeviceMesh) -> dict[str, float]:
         found[name] = apart / total
         found[f"{name}/resumed"] = float(not all(torch.equal(finals[0][n], finals[1][n]) for n in start))
     return found
+
+
+def _refusals(mesh: DeviceMesh) -> dict[str, str]:
+    """What the optimizers that work on whole parameters say of a sharded one."""
+    said = {}
+    sharded = nn.Parameter(distribute_tensor(torch.zeros(8, 8), mesh, (Shard(0),), src_data_rank=None))
+    for name in WHOLE_ONLY:
+        try:
+            build_optimizer(name, [("hidden.weight", sharded)], lr=1e-3)
+        except ValueError as error:
+            said[name] = str(error)
+    return said
 
 
 def _replicas_round_alike(mesh: DeviceMesh) -> bool:

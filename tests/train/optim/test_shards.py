@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.train.optim.ranks import BUILDS, run_ranks
+from tests.train.optim.ranks import BUILDS, WHOLE_ONLY, run_ranks
 from train.optim.came import CAME
 from train.optim.shards import place_of, run
 
@@ -40,6 +40,11 @@ def test_models_under_fsdp_and_tensor_parallel_train_as_whole_ones_and_resume_bi
     for kind in ("fsdp", "parallel"):
         for name, error in found.get(kind, {}).items():
             assert error <= (0 if name.endswith("/resumed") else 1e-6), (kind, name)
+
+
+def test_optimizers_of_whole_parameters_refuse_shards_and_name_those_that_take_them(found: dict) -> None:
+    assert set(found["refused"]) == set(WHOLE_ONLY)
+    assert all("hidden.weight is sharded" in said and "came" in said for said in found["refused"].values())
 
 
 def test_replicas_of_bf16_weights_round_alike(found: dict) -> None:
