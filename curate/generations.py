@@ -52,6 +52,12 @@ def read_generations(c: Curation) -> None:
     old, new = [], []
     for name, source in c.recipe.sources.items():
         located, more = locate(name, source, none=name in known)  # what was read before may have gone
+        if inside := next((place for _, place in located if place.startswith(f"{c.root}/")), None):
+            raise InputError(
+                "the lake lies among the source's files and would be read itself",
+                where=f"sources.{name}.paths: {inside}",
+                fix="put the lake elsewhere with --lake, or name the source's files more narrowly",
+            )
         sizes = {path: size for shard in known.get(name, []) for path, size, *_ in shard["pieces"]}
         _refuse_changed_sizes(name, located, sizes)
         places = {piece.path: (piece, place) for piece, place in located}

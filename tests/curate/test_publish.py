@@ -58,3 +58,11 @@ def test_files_cut_short_count_against_max_bad_share(tmp_path):
         begin(tmp_path / "lake", made)
     lenient = {"web": made.sources["web"].model_copy(update={"max_bad_share": 0.25})}
     assert begin(tmp_path / "lake", made.model_copy(update={"sources": lenient}))
+
+
+def test_a_lake_among_its_source_s_files_is_not_read(tmp_path):
+    write_jsonl(tmp_path / "data/a.jsonl", corpus(1, 20))
+    made = recipe(tmp_path / "data")
+    begin(tmp_path / "data/lake", made)
+    with pytest.raises(InputError, match="the lake lies among the source's files"):
+        begin(tmp_path / "data/lake", made)
