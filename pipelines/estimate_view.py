@@ -60,7 +60,7 @@ def print_estimates(found: dict[str, Json], console: Console) -> None:
 
 def in_unit(value: float, units: Mapping[str, float]) -> str:
     """A value in the largest of some units, given from the largest to the smallest, of which it is at least one."""
-    name, size = next(((name, size) for name, size in units.items() if value >= size), next(reversed(units.items())))
+    name, size = next(((name, size) for name, size in units.items() if value >= size), list(units.items())[-1])
     return f"{value / size:,.0f} {name}" if value >= 1000 * size else f"{value / size:.3g} {name}"
 
 
