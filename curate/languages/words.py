@@ -24,7 +24,7 @@ from curate.signals.hashing import BASE, ONE
 from curate.signals.kernels import kernel, sources_digest
 from curate.signals.ngrams import duplicate_ngrams, top_ngrams
 from curate.signals.tokenizer import english_rules, kind_of
-from curate.signals.words import reading_signals, word_signals
+from curate.signals.words import count_groups, reading_signals, word_signals
 from schemas.errors import RecipeError
 from schemas.signals import SIGNALS
 
@@ -113,7 +113,9 @@ def _entries(signals: int, mine: int) -> tuple[Callable[..., None], Callable[...
             hashes, kinds = np.empty(size, np.uint64), np.empty(size, np.uint8)
             n, length = describe_words(rules.classes, codes[:size], s, cuts, ends, hashes, kinds)
             word_signals(ends, hashes, kinds, n, out)
-            reading_signals(rules.classes, s[:length], ends, kinds, n, np.empty(length + 1, np.int32), out)
+            groups = np.empty(length + 1, np.int32)
+            count_groups(rules.classes, s[:length], groups)
+            reading_signals(rules.classes, s[:length], ends, kinds, n, groups, out)
             places, marks, totals, table, counts, firsts, sieve = gram_room(max(n, 1))
             top_ngrams(ends, n, hashes, table, counts, firsts, places, sieve, marks, out)
             duplicate_ngrams(s[:length], ends, n, hashes, rules.powers, totals, table, places, firsts, sieve, marks, out)

@@ -16,6 +16,7 @@ from curate.signals.code_points import (
     UNIT_END,
     UPPER,
     class_of,
+    point_of,
 )
 from curate.signals.english import slot_of
 from curate.signals.hashing import part
@@ -58,18 +59,18 @@ def unit_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
 
 
 @small
-def dot_is_suffix(classes, s, a, b):  # type: ignore[no-untyped-def]
+def dot_is_suffix(rules, s, a, b):  # type: ignore[no-untyped-def]
     """Whether the single full stop at the end of s[a:b] is split off."""
     if b - a < 2:
         return False
-    before = class_of(classes, s[b - 2])
+    before = class_of(rules.classes, s[b - 2])
     if before & BEFORE_DOT:
         return True
     if b - a < 3:
         return False
-    if before & UPPER and class_of(classes, s[b - 3]) & UPPER:
+    if before & UPPER and class_of(rules.classes, s[b - 3]) & UPPER:
         return True
-    return s[b - 3] == 0xB0 and (s[b - 2] == 70 or s[b - 2] == 67 or s[b - 2] == 75)
+    return point_of(rules.points, s, b - 3) == 0xB0 and (s[b - 2] == 70 or s[b - 2] == 67 or s[b - 2] == 75)
 
 
 @small
@@ -77,25 +78,25 @@ def suffix_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """Characters to split off the end of s[a:b]: the longest rule that matches, 0 for none."""
     if b <= a:
         return 0
-    last = s[b - 1]
-    mask = class_of(rules.classes, last)
+    last = point_of(rules.points, s, b - 1)
+    mask = class_of(rules.classes, s[b - 1])
     if last == 46:
         start = b - 1
         while start > a and s[start - 1] == 46:
             start -= 1
         if b - start > 1:
             return b - start
-        return 1 if dot_is_suffix(rules.classes, s, a, b) else 0
+        return 1 if dot_is_suffix(rules, s, a, b) else 0
     if last == 0x2026:
-        return 2 if b - a > 1 and s[b - 2] == 0x2026 else 1
+        return 2 if b - a > 1 and s[b - 2] == s[b - 1] else 1
     if mask & SUFFIX:
         return 1
     if b - a < 2:
         return 0
-    before = s[b - 2]
+    before = point_of(rules.points, s, b - 2)
     if (last == 115 or last == 83) and (before == 39 or before == 0x2019):  # 's
         return 2
-    digit_before = class_of(rules.classes, before) & DIGIT
+    digit_before = class_of(rules.classes, s[b - 2]) & DIGIT
     if digit_before and (last == 43 or mask & CURRENCY):
         return 1
     if last == 36 and b - a > 2:
@@ -109,9 +110,9 @@ def suffix_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def hyphen_length(classes, s, k, b):  # type: ignore[no-untyped-def]
+def hyphen_length(rules, s, k, b):  # type: ignore[no-untyped-def]
     """Length of the hyphen or dash at s[k] that a letter follows; 0 for none. A letter or digit before it is given."""
-    sign = s[k]
+    sign = point_of(rules.points, s, k)
     longest = 1
     if sign == 45:
         longest = 3
@@ -123,20 +124,20 @@ def hyphen_length(classes, s, k, b):  # type: ignore[no-untyped-def]
         end = k + length
         if end >= b:
             return 0
-        if class_of(classes, s[end]) & LETTER:
+        if class_of(rules.classes, s[end]) & LETTER:
             return length
-        if s[end] != sign:
+        if s[end] != s[k]:
             return 0
     return 0
 
 
 @kernel
-def infix_length(classes, s, a, k, b):  # type: ignore[no-untyped-def]
+def infix_length(rules, s, a, k, b):  # type: ignore[no-untyped-def]
     """Length of the infix that starts at s[k] inside s[a:b]; 0 for none."""
-    mask = class_of(classes, s[k])
+    mask = class_of(rules.classes, s[k])
     if not mask & INFIX:
         return 0
-    sign = s[k]
+    sign = point_of(rules.points, s, k)
     if sign == 46 and k + 1 < b and s[k + 1] == 46:
         end = k + 2
         while end < b and s[end] == 46:
@@ -146,7 +147,7 @@ def infix_length(classes, s, a, k, b):  # type: ignore[no-untyped-def]
         return 1
     if k == a or k + 1 >= b:
         return 0
-    before, after = class_of(classes, s[k - 1]), class_of(classes, s[k + 1])
+    before, after = class_of(rules.classes, s[k - 1]), class_of(rules.classes, s[k + 1])
     if (sign == 43 or sign == 45 or sign == 42 or sign == 94) and before & DIGIT and (after & DIGIT or s[k + 1] == 45):
         return 1
     if sign == 46:
@@ -157,4 +158,4 @@ def infix_length(classes, s, a, k, b):  # type: ignore[no-untyped-def]
         return 0
     if (58 <= sign <= 62 and sign != 59) or sign == 47:
         return 1 if after & LETTER else 0
-    return hyphen_length(classes, s, k, b)
+    return hyphen_length(rules, s, k, b)

@@ -11,7 +11,7 @@ import unicodedata
 import numpy as np
 import numpy.typing as npt
 
-from curate.signals.kernels import inlined
+from curate.signals.kernels import inlined, small
 
 TABLE_SIZE = 0x40000
 """Code points from here on (none is a letter, a mark or white space) share the last entry."""
@@ -38,6 +38,7 @@ HOST = np.uint32(1 << 17)  # may be part of a host name's label
 WORD = np.uint32(1 << 18)  # alphanumeric or underscore
 SENTENCE_END = np.uint32(1 << 19)
 CLOSER = np.uint32(1 << 20)  # may stand between a sentence's end and the space after it
+VOWEL_BIT = np.uint32(21)
 VOWEL = np.uint32(1 << 21)
 CAPITAL = np.uint32(1 << 22)  # ASCII capital letter
 INFIX = np.uint32(1 << 23)  # may split a word in its middle
@@ -114,6 +115,12 @@ _DASHES = "—–"
 def class_of(classes, code):  # type: ignore[no-untyped-def]
     """The class mask of a code point."""
     return classes[min(np.int64(code), LAST_CLASS)]
+
+
+@small
+def point_of(points, s, k):  # type: ignore[no-untyped-def]
+    """The code point at s[k]: of a text coded in bytes what `points` says of its byte."""
+    return points[s[k]] if s.itemsize == 1 else np.uint32(s[k])
 
 
 def _mark(table: npt.NDArray[np.uint32], members: str | _Ranges, *flags: np.uint32) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from curate.signals.code_points import point_of
 from curate.signals.hashing import SPREAD, home, part
 from curate.signals.kernels import small
 
@@ -15,12 +16,14 @@ SLOTS_SHIFT = np.uint64(64 - 12)
 FILTER_SHIFT = np.uint64(64 - 15)
 """Filters have 32,768 bits: four kilobytes, which stay in the first cache."""
 MAX_EXCEPTION = 16
+LAST_LENGTH = np.uint32(255)
 
 
 class Rules(NamedTuple):
     """The tables that splitting looks at; a tuple of arrays, so that compiled code takes it as an argument."""
 
     classes: npt.NDArray[np.uint32]
+    points: npt.NDArray[np.uint32]  # the code point of each byte of a text coded in bytes; texts of wider codes do without
     powers: npt.NDArray[np.uint64]
     lengths: npt.NDArray[np.uint32]  # by first character (all from 255 on together), bit k: an exception of k characters starts so
     keys: npt.NDArray[np.uint64]  # exceptions by hash, open addressing; 0 is free
@@ -58,6 +61,6 @@ def exception_slot(rules, key):  # type: ignore[no-untyped-def]
 @small
 def exception_at(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """The slot of the exception that s[a:b] is, or -1."""
-    if b - a > MAX_EXCEPTION or b <= a or not (rules.lengths[min(s[a], 255)] >> np.uint32(b - a)) & np.uint32(1):
+    if b - a > MAX_EXCEPTION or b <= a or not (rules.lengths[min(point_of(rules.points, s, a), LAST_LENGTH)] >> np.uint32(b - a)) & np.uint32(1):
         return -1
     return exception_slot(rules, part(prefix, rules.powers, a, b))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from curate.signals.code_points import BREAK, CLOSER, DETAIL, SENTENCE_END, TERMINAL, class_of
+from curate.signals.code_points import BREAK, CLOSER, DETAIL, SENTENCE_END, TERMINAL, class_of, point_of
 from curate.signals.hashing import BASE, ONE, SPREAD, home, power, shift_for
 from curate.signals.kernels import inlined, kernel, small
 from schemas.signals import SIGNALS
@@ -53,14 +53,14 @@ def seen_before(table, shift, key):  # type: ignore[no-untyped-def]
 
 
 @small
-def close_text_line(c, first, last, out):  # type: ignore[no-untyped-def]
+def close_text_line(points, c, first, last, out):  # type: ignore[no-untyped-def]
     """Counts a line of str.splitlines whose first and last visible characters are given; first < 0 if it has none."""
     out[N_TEXT_LINES] += 1
     if first < 0:
         return
-    if c[first] == 45 or c[first] == 0x2022:
+    if c[first] == 45 or point_of(points, c, first) == 0x2022:
         out[N_BULLET_LINES] += 1
-    if c[last] == 0x2026 or (c[last] == 46 and last - first >= 2 and c[last - 1] == 46 and c[last - 2] == 46):
+    if point_of(points, c, last) == 0x2026 or (c[last] == 46 and last - first >= 2 and c[last - 1] == 46 and c[last - 2] == 46):
         out[N_ELLIPSIS_LINES] += 1
 
 
@@ -113,7 +113,7 @@ def count_phrases(c, start, stop, before, out):  # type: ignore[no-untyped-def]
 
 
 @small
-def chunk_details(classes, c, start, stop, out):  # type: ignore[no-untyped-def]
+def chunk_details(classes, points, c, start, stop, out):  # type: ignore[no-untyped-def]
     """Adds the marks in the part c[start:stop] of a chunk; returns whether a sentence ends where it does.
 
     What stands before the part must neither be a full stop nor end a sentence.
@@ -130,26 +130,28 @@ def chunk_details(classes, c, start, stop, out):  # type: ignore[no-untyped-def]
         if dots == 3:
             out[N_ELLIPSES] += 1
             dots = 0
+        point = point_of(points, c, i)
         out[N_HASHES] += int(code == 35)
-        out[N_ELLIPSES] += int(code == 0x2026)
+        out[N_ELLIPSES] += int(point == 0x2026)
         out[N_CURLY_BRACKETS] += int(code == 123)
         if mask & SENTENCE_END:
             # Full-width marks end a sentence without a space after them.
-            out[N_SENTENCES] += int(code >= 0x3000)
-            sentence = code < 0x3000
+            out[N_SENTENCES] += int(point >= 0x3000)
+            sentence = point < 0x3000
         elif not mask & CLOSER:
             sentence = False
     return sentence
 
 
 @kernel
-def line_signals(classes, powers, c, newlines, chunks, starts, stops, hashes, inners, table, out):  # type: ignore[no-untyped-def]
+def line_signals(classes, points, powers, c, newlines, chunks, starts, stops, hashes, inners, table, out):  # type: ignore[no-untyped-def]
     """Adds the line, paragraph and sentence counts of a text.
 
     Args:
-        classes: The class of each code point.
+        classes: The class of each code.
+        points: The code point of each byte, where `c` is bytes.
         powers: Powers of the hash base.
-        c: Code points of the text, at least one.
+        c: Codes of the text, at least one.
         newlines: How many of them are line feeds.
         chunks: The number of chunks; what `find_chunks` wrote of them follows.
         starts: Where each chunk starts in `c`, and room for one more.
@@ -180,7 +182,7 @@ def line_signals(classes, powers, c, newlines, chunks, starts, stops, hashes, in
             piece_open = True
             if code != 32:
                 if class_of(classes, code) & BREAK and not (code == 13 and i + 1 < size and c[i + 1] == 10):
-                    close_text_line(c, first, last, out)
+                    close_text_line(points, c, first, last, out)
                     first, piece_open = -1, False
                 if code == 10:
                     if i > line_start:
@@ -194,7 +196,7 @@ def line_signals(classes, powers, c, newlines, chunks, starts, stops, hashes, in
                     continue
             if not in_para:
                 in_para, para_start, para_value = True, i, np.uint64(0)
-            term = np.uint64(code) + ONE
+            term = np.uint64(point_of(points, c, i)) + ONE
             line_value = line_value * BASE + term
             para_value = para_value * BASE + term
             i += 1
@@ -212,9 +214,9 @@ def line_signals(classes, powers, c, newlines, chunks, starts, stops, hashes, in
         visible = piece_open = True
         rest = class_of(classes, c[start]) | inners[chunk] if stop - start > 1 else np.uint32(0)
         if rest & DETAIL:
-            sentence = chunk_details(classes, c, start, stop, out)
+            sentence = chunk_details(classes, points, c, start, stop, out)
         elif class_of(classes, c[last]) & DETAIL:
-            sentence = chunk_details(classes, c, last, stop, out)
+            sentence = chunk_details(classes, points, c, last, stop, out)
         else:
             sentence = False
         if stop - start >= len(IPSUM):
@@ -223,7 +225,7 @@ def line_signals(classes, powers, c, newlines, chunks, starts, stops, hashes, in
             close_paragraph(para_start, stop, para_value, table, shift, out)
         i = stop
     if piece_open:
-        close_text_line(c, first, last, out)
+        close_text_line(points, c, first, last, out)
     if size > line_start:
         close_line(classes, c, line_start, size, visible, line_value, table, shift, out)
     edges = int(c[0] == 10) + int(c[size - 1] == 10)

@@ -21,7 +21,7 @@ from numba import njit
 from curate.signals import code_points
 from curate.signals.affixes import dot_is_suffix, infix_length, prefix_length, suffix_length
 from curate.signals.chunks import find_chunks
-from curate.signals.code_points import ALPHA, CONTENT, DIGIT, HOT, INFIX, PREFIX, SUFFIX, UNIT_END, class_of
+from curate.signals.code_points import ALPHA, CONTENT, DIGIT, HOT, INFIX, PREFIX, SUFFIX, UNIT_END, class_of, point_of
 from curate.signals.english import FILTER_SHIFT, MAX_EXCEPTION, SLOTS_SHIFT, Rules, exception_at, exception_slot, in_filter
 from curate.signals.exceptions import exceptions
 from curate.signals.hashing import BASE, ONE, SPREAD, hash_text, part, power, power_table
@@ -56,15 +56,15 @@ def put_exception(rules, slot, a, b, ends, n):  # type: ignore[no-untyped-def]
 
 
 @small
-def put_middle(classes, s, a, b, ends, n):  # type: ignore[no-untyped-def]
+def put_middle(rules, s, a, b, ends, n):  # type: ignore[no-untyped-def]
     """Appends the ends of the words of s[a:b], from which no affix splits any more and which is no exception."""
     k = a
-    while k < b and not class_of(classes, s[k]) & INFIX:
+    while k < b and not class_of(rules.classes, s[k]) & INFIX:
         k += 1
     start = a
-    if k < b and not is_url(classes, s, a, b):
+    if k < b and not is_url(rules.classes, s, a, b):
         while k < b:
-            length = infix_length(classes, s, a, k, b)
+            length = infix_length(rules, s, a, k, b)
             if length == 0:
                 k += 1
                 continue
@@ -121,7 +121,7 @@ def split_chunk(rules, s, prefix, a, b, ends, n, suffixes, use_exceptions):  # t
     if slot >= 0:
         n = put_exception(rules, slot, a, b, ends, n)
     elif a < b:
-        n = put_middle(rules.classes, s, a, b, ends, n)
+        n = put_middle(rules, s, a, b, ends, n)
     while stacked > 0:
         stacked -= 1
         ends[n] = suffixes[stacked]
@@ -216,19 +216,19 @@ def describe(rules, s, prefix, ends, n, hashes, kinds):  # type: ignore[no-untyp
 
 
 @small
-def write_prefixes(s, prefix):  # type: ignore[no-untyped-def]
+def write_prefixes(points, s, prefix):  # type: ignore[no-untyped-def]
     """Writes the hash of each prefix of a part of the stream."""
     value = np.uint64(0)
     prefix[0] = value
     for k in range(len(s)):
-        value = value * BASE + (np.uint64(s[k]) + ONE)
+        value = value * BASE + (np.uint64(point_of(points, s, k)) + ONE)
         prefix[k + 1] = value
 
 
 @kernel
 def cut_chunk(rules, s, base, prefix, ends, hashes, kinds, scratch):  # type: ignore[no-untyped-def]
     """Cuts the chunk `s`, to which any rule may apply; `base` is its place in the stream. Returns the number of its words."""
-    write_prefixes(s, prefix)
+    write_prefixes(rules.points, s, prefix)
     n = split_chunk(rules, s, prefix, 0, len(s), ends, 0, scratch, True)
     if describe(rules, s, prefix, ends, n, hashes, kinds):
         n = join_words(rules, s, prefix, ends, n, scratch)
@@ -266,8 +266,8 @@ def cut_simple(rules, s, start, stop, key, first, inner, last, ends, hashes, kin
     if b == stop:
         core |= last
     if a < b and not needs_rules(core):
-        tailless = (key - (np.uint64(s[stop - 1]) + ONE)) * BASE_INVERSE if b < stop else key
-        lead = np.uint64(s[start]) + ONE
+        tailless = (key - (np.uint64(point_of(rules.points, s, stop - 1)) + ONE)) * BASE_INVERSE if b < stop else key
+        lead = np.uint64(point_of(rules.points, s, start)) + ONE
         headless = key - lead * power(rules.powers, stop - start - 1) if a > start else key
         both = tailless - lead * power(rules.powers, b - start - 1) if a > start else tailless
         if not (
@@ -276,7 +276,7 @@ def cut_simple(rules, s, start, stop, key, first, inner, last, ends, hashes, kin
             or (b < stop and exception_slot(rules, tailless) >= 0)
             or exception_slot(rules, both) >= 0
         ):
-            if dot and not dot_is_suffix(rules.classes, s, a, stop):
+            if dot and not dot_is_suffix(rules, s, a, stop):
                 b, both, core = stop, headless, core | last
             if a > start:
                 put_word(ends, hashes, kinds, n, a, lead, first)
@@ -284,7 +284,7 @@ def cut_simple(rules, s, start, stop, key, first, inner, last, ends, hashes, kin
             put_word(ends, hashes, kinds, n + words, b, both, core)
             words += 1
             if b < stop:
-                put_word(ends, hashes, kinds, n + words, stop, np.uint64(s[stop - 1]) + ONE, last)
+                put_word(ends, hashes, kinds, n + words, stop, np.uint64(point_of(rules.points, s, stop - 1)) + ONE, last)
                 words += 1
     return words
 
@@ -340,8 +340,8 @@ def cut_text(rules, c, s, ends):  # type: ignore[no-untyped-def]
     size = len(c)
     starts, stops = np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)
     keys, inners = np.empty(size + 1, np.uint64), np.empty(size + 1, np.uint32)
-    prefix, scratch = np.empty(size + 1, np.uint64), np.empty(2 * size, np.int64)
-    chunks, _ = find_chunks(rules.classes, c, s, starts, stops, keys, inners)
+    prefix, scratch, groups = np.empty(size + 1, np.uint64), np.empty(2 * size, np.int64), np.empty(size + 1, np.int32)
+    chunks, _ = find_chunks(rules.classes, rules.points, c, s, groups, starts, stops, keys, inners)
     hashes, kinds = np.empty(size, np.uint64), np.empty(size, np.uint8)
     return tokenize(rules, s, chunks, starts, stops, keys, inners, prefix, ends, hashes, kinds, scratch)
 
@@ -355,7 +355,7 @@ def _entry(digest: int) -> Callable[..., int]:
             return cut_text(rules, c, s, ends)
         s[:] = c
         prefix = np.empty(len(c) + 1, np.uint64)
-        write_prefixes(s, prefix)
+        write_prefixes(rules.points, s, prefix)
         return split_chunk(rules, s, prefix, 0, len(c), ends, 0, np.empty(len(c), np.int64), False)
 
     return cut  # type: ignore[no-any-return]
@@ -395,6 +395,7 @@ def english_rules() -> Rules:
     slots, filter_words = 1 << (64 - int(SLOTS_SHIFT)), 1 << (64 - int(FILTER_SHIFT) - 6)
     rules = Rules(
         classes=code_points.class_table(),
+        points=np.arange(256, dtype=np.uint32),
         powers=power_table(),
         lengths=np.zeros(256, np.uint32),
         keys=np.zeros(slots, np.uint64),

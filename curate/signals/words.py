@@ -60,7 +60,7 @@ def word_signals(ends, hashes, kinds, n, out):  # type: ignore[no-untyped-def]
 
 @kernel
 def count_groups(classes, s, groups):  # type: ignore[no-untyped-def]
-    """Writes how many runs of vowels begin before each place of a stream; `groups` is one longer."""
+    """Writes how many runs of vowels begin before each place of a stream; `groups` is one longer. `find_chunks` does the same."""
     total = before = 0
     groups[0] = 0
     for k in range(len(s)):
@@ -74,10 +74,9 @@ def count_groups(classes, s, groups):  # type: ignore[no-untyped-def]
 def reading_signals(classes, s, ends, kinds, n, groups, out):  # type: ignore[no-untyped-def]
     """Adds syllables and the Flesch-Kincaid grade (Kincaid et al. 1975) in thousandths; needs the sentences and alphabetic words.
 
-    A word's syllables are its runs of vowels, a final e without an l or a vowel before it not counted, at least 1. `groups` is scratch, one
-    longer than the stream `s`.
+    A word's syllables are its runs of vowels, a final e without an l or a vowel before it not counted, at least 1. `groups` holds how many
+    such runs begin before each place of the stream `s`.
     """
-    count_groups(classes, s, groups)
     total = np.int64(0)
     start = 0
     for word in range(n):
