@@ -6,8 +6,6 @@ signals by line are summed over the lines. Not here: stop words (a list for each
 
 from __future__ import annotations
 
-import string
-import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -16,7 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
-from curate.signals.hashing import BASE, ONE, SPREAD
+from curate.families import normal_forms
+from curate.families.normal_forms import LIMIT, forms, normalise, normalised
+from curate.signals import hashing
+from curate.signals.batch import HIGH_BITS, buffers
+from curate.signals.hashing import BASE, ONE, SPREAD, load_word
 from curate.signals.kernels import inlined, kernel, sources_digest
 from schemas.families import FAMILIES
 
@@ -28,15 +30,14 @@ TOP_2_GRAM = 18
 WORD, SPACE, UPPER, SMALL, NUMERIC, BULLET = np.uint8(1), np.uint8(2), np.uint8(4), np.uint8(8), np.uint8(16), np.uint8(32)
 _BULLETS = "\u2022\u2023\u25b6\u25c0\u25e6\u25a0\u25a1\u25aa\u25ab\u2013"
 _JAVASCRIPT, _LOREM, _IPSUM = (np.array(list(word.encode()), np.uint32) for word in ("javascript", "lorem", "ipsum"))
-_DELETED = string.punctuation.encode()
 
 
 @lru_cache(maxsize=1)
 def _classes() -> npt.NDArray[np.uint8]:
-    """Python's classes of every code point; half a second."""
+    """Python's classes of every code point; a tenth of a second. None from LIMIT on is in any."""
     table = np.zeros(0x110000, np.uint8)
     tests = {WORD: str.isalnum, SPACE: str.isspace, UPPER: str.isupper, NUMERIC: str.isnumeric}
-    for code in range(0x110000):
+    for code in range(LIMIT):
         char = chr(code)
         for mask, test in tests.items():
             if test(char):
@@ -47,6 +48,29 @@ def _classes() -> npt.NDArray[np.uint8]:
         table[ord(char)] |= BULLET
     table[ord("_")] |= WORD
     return table
+
+
+@kernel
+def decode(data, codes):  # type: ignore[no-untyped-def]
+    """Writes the code points of valid UTF-8; returns how many there are."""
+    n = k = 0
+    size = len(data)
+    while k < size:
+        if k + 8 <= size and load_word(data, k) & HIGH_BITS == 0:
+            for j in range(8):
+                codes[n + j] = data[k + j]
+            n += 8
+            k += 8
+            continue
+        lead = np.uint32(data[k])
+        length = 1 + int(lead >= 0xC0) + int(lead >= 0xE0) + int(lead >= 0xF0)
+        code = lead & np.uint32(0x7F >> (length - (length == 1)))
+        for j in range(1, length):
+            code = (code << np.uint32(6)) | (np.uint32(data[k + j]) & np.uint32(63))
+        codes[n] = code
+        n += 1
+        k += length
+    return n
 
 
 @kernel
@@ -256,26 +280,35 @@ def _entry(digest: int) -> Callable[..., None]:
     """The compiled entry point; see `curate.signals.kernels` for the digest."""
 
     @njit(nogil=True, cache=True)
-    def count(classes, c, ends, m, stops, out):  # type: ignore[no-untyped-def]
+    def count(classes, forms, data, offsets, rows, given, stops, left, out):  # type: ignore[no-untyped-def]
         if digest < 0:
             return
         longest = 0
-        for row in range(len(out)):
-            longest = max(longest, stops[row + 1] - stops[row])
+        for row in rows:
+            longest = max(longest, offsets[row + 1] - offsets[row])
         size = longest // 2 + 2
         room = 16
         while room < 2 * size:
             room *= 2
+        codes, written = np.empty(longest, np.uint32), np.empty(4 * longest, np.uint32)
         words = np.empty(size, np.uint64), np.empty(size, np.int64)
         grams, slots = (np.empty(size, np.uint64), np.empty(size, np.uint64)), np.empty(size, np.int64)
         chosen, repeats = np.empty(size, np.int64), np.empty(size + 1, np.uint8)
         table = np.empty(room, np.uint64), np.empty(room, np.int64)
-        for row in range(len(out)):
-            text, mine = c[ends[row] : ends[row + 1]], out[row]
+        for i in range(len(rows)):
+            text, mine = codes[: decode(data[offsets[rows[i]] : offsets[rows[i] + 1]], codes)], out[rows[i]]
+            if len(stops) > 0:
+                m = given[stops[i] : stops[i + 1]]
+            else:
+                length = normalise(forms, text, written)
+                left[rows[i]] = length < 0
+                if length < 0:
+                    continue
+                m = written[:length]
             raw_signals(classes, text, mine)
             sentence_signals(classes, text, mine)
             line_signals(classes, text, mine)
-            n = find_words(classes, m[stops[row] : stops[row + 1]], words, mine)
+            n = find_words(classes, m, words, mine)
             if n > 0:
                 mine[UNIQUE_WORDS] = count_keys(words[0], n, table, slots)
                 for k in range(n):
@@ -286,19 +319,7 @@ def _entry(digest: int) -> Callable[..., None]:
     return count  # type: ignore[no-any-return]
 
 
-_count = _entry(sources_digest(__file__))
-
-
-def normalised(text: str) -> str:
-    """The text without ASCII punctuation, in lower case, in NFD; white space as it was."""
-    plain = text.encode().translate(None, _DELETED).decode().lower()
-    return plain if plain.isascii() else unicodedata.normalize("NFD", plain)
-
-
-def _codes(texts: list[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """The code points of all texts, and where each text ends after a first 0."""
-    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    return np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32), ends
+_count = _entry(sources_digest(__file__, normal_forms.__file__, hashing.__file__))
 
 
 def redpajama_signals(texts: pa.LargeStringArray) -> pa.RecordBatch:
@@ -310,7 +331,14 @@ def redpajama_signals(texts: pa.LargeStringArray) -> pa.RecordBatch:
     Returns:
         One row a text in the order of the texts, columns of `schemas.families`.
     """
-    plain = texts.to_pylist()
-    out = np.zeros((len(plain), len(_COLUMNS)), np.int64)
-    _count(_classes(), *_codes(plain), *_codes([normalised(text) for text in plain]), out)
+    data, offsets = buffers(texts)
+    out, left = np.zeros((len(texts), len(_COLUMNS)), np.int64), np.zeros(len(texts), np.bool_)
+    tables = _classes(), forms()
+    nothing = np.zeros(0, np.uint32), np.zeros(0, np.int64)
+    _count(*tables, data, offsets, np.arange(len(texts)), *nothing, left, out)
+    if left.any():
+        rows = np.flatnonzero(left)
+        plain = [normalised(text) for text in texts.take(pa.array(rows)).to_pylist()]
+        given = np.array(np.frombuffer("".join(plain).encode("utf-32-le"), np.uint32))
+        _count(*tables, data, offsets, rows, given, np.cumsum([0, *map(len, plain)], dtype=np.int64), left, out)
     return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in out.T], schema=FAMILIES["redpajama"])

@@ -20,7 +20,7 @@ from curate.signals.code_points import (
 )
 from curate.signals.english import slot_of
 from curate.signals.hashing import part
-from curate.signals.kernels import kernel, small
+from curate.signals.kernels import small
 
 MAX_UNIT = 5
 
@@ -47,7 +47,7 @@ def prefix_length(rules, s, a, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel
+@small
 def unit_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """Length of the unit at the end of s[a:b] that follows an ASCII digit; 0 for none."""
     start = b - 1
@@ -109,7 +109,7 @@ def suffix_length(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel
+@small
 def hyphen_length(rules, s, k, b):  # type: ignore[no-untyped-def]
     """Length of the hyphen or dash at s[k] that a letter follows; 0 for none. A letter or digit before it is given."""
     sign = point_of(rules.points, s, k)
@@ -131,7 +131,7 @@ def hyphen_length(rules, s, k, b):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel
+@small
 def infix_length(rules, s, a, k, b):  # type: ignore[no-untyped-def]
     """Length of the infix that starts at s[k] inside s[a:b]; 0 for none."""
     mask = class_of(rules.classes, s[k])

@@ -44,6 +44,7 @@ CAPITAL = np.uint32(1 << 22)  # ASCII capital letter
 INFIX = np.uint32(1 << 23)  # may split a word in its middle
 CONTENT = np.uint32(1 << 24)  # not in the punctuation set
 DETAIL = np.uint32(1 << 25)  # the counts of lines and sentences look at it
+JAY = np.uint32(1 << 26)  # begins the word javascript
 
 _Ranges = tuple[tuple[int, int], ...]
 
@@ -161,6 +162,7 @@ def class_table() -> npt.NDArray[np.uint32]:
     _mark(table, ".!?…。！？｡", SENTENCE_END)
     _mark(table, "\"')]}’”»」』）", CLOSER)
     _mark(table, "aeiouyAEIOUY", VOWEL)
+    _mark(table, "jJ", JAY)
     table[(table & PUNCT) == 0] |= CONTENT
     table[(table & (HOT | SENTENCE_END | CLOSER)) != 0] |= DETAIL
     return table

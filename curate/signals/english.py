@@ -61,6 +61,10 @@ def exception_slot(rules, key):  # type: ignore[no-untyped-def]
 @small
 def exception_at(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     """The slot of the exception that s[a:b] is, or -1."""
-    if b - a > MAX_EXCEPTION or b <= a or not (rules.lengths[min(point_of(rules.points, s, a), LAST_LENGTH)] >> np.uint32(b - a)) & np.uint32(1):
+    if (
+        b - a > MAX_EXCEPTION
+        or b <= a
+        or not (rules.lengths[min(point_of(rules.points, s, a), LAST_LENGTH)] >> np.uint32(b - a)) & np.uint32(1)
+    ):
         return -1
     return exception_slot(rules, part(prefix, rules.powers, a, b))

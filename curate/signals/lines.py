@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from curate.signals.code_points import BREAK, CLOSER, DETAIL, SENTENCE_END, TERMINAL, class_of, point_of
+from curate.signals.code_points import BREAK, CLOSER, DETAIL, JAY, SENTENCE_END, TERMINAL, class_of, point_of
 from curate.signals.hashing import BASE, ONE, SPREAD, home, power, shift_for
 from curate.signals.kernels import inlined, kernel, small
 from schemas.signals import SIGNALS
@@ -219,7 +219,7 @@ def line_signals(classes, points, powers, c, newlines, chunks, starts, stops, ha
             sentence = chunk_details(classes, points, c, last, stop, out)
         else:
             sentence = False
-        if stop - start >= len(IPSUM):
+        if (rest & JAY != 0) | (((c[start] | 32) == IPSUM[0]) & (stop - start >= len(IPSUM))):
             count_phrases(c, start, stop, int(stops[chunk - 1]) if chunk > 0 else np.int64(0), out)
         if chunk == chunks - 1:
             close_paragraph(para_start, stop, para_value, table, shift, out)

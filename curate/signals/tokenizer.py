@@ -47,7 +47,7 @@ def put_cuts(cuts, a, ends, n):  # type: ignore[no-untyped-def]
     return n
 
 
-@kernel
+@small
 def put_exception(rules, slot, a, b, ends, n):  # type: ignore[no-untyped-def]
     """Appends the ends of the words of the exception s[a:b]."""
     n = put_cuts(np.int64(rules.cuts[slot]), a, ends, n)
@@ -225,7 +225,7 @@ def write_prefixes(points, s, prefix):  # type: ignore[no-untyped-def]
         prefix[k + 1] = value
 
 
-@kernel
+@small
 def cut_chunk(rules, s, base, prefix, ends, hashes, kinds, scratch):  # type: ignore[no-untyped-def]
     """Cuts the chunk `s`, to which any rule may apply; `base` is its place in the stream. Returns the number of its words."""
     write_prefixes(rules.points, s, prefix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import re
@@ -9,10 +10,12 @@ import string
 import unicodedata
 from collections import Counter
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curate.families.normal_forms import forms, normalise, normalised
 from curate.families.redpajama import redpajama_signals
 from curate.rules import evaluate, resolve_rules
 from schemas.families import FAMILIES
@@ -147,3 +150,19 @@ def test_the_rule_set_names_what_is_wrong() -> None:
 
 def test_columns_are_those_of_the_schema() -> None:
     assert redpajama_signals(pa.array([], pa.large_string())).schema == FAMILIES["redpajama"]
+
+
+def test_code_points_alone_become_what_python_makes_of_them() -> None:
+    table = forms()
+    one, written = np.empty(1, np.uint32), np.empty(16, np.uint32)
+    for code in itertools.chain(range(0xD800), range(0xE000, 0x110000)):
+        one[0] = code
+        size = normalise(table, one, written)
+        assert code == 0x3A3 if size < 0 else "".join(map(chr, written[:size])) == normalised(chr(code))
+
+
+@given(st.text(st.sampled_from("a!é\u0301\u0323\u0307\u0327\u1e69가\u1100\u1161Σσİ")))
+def test_normalised_texts_are_pythons_or_left_to_it(text: str) -> None:
+    codes, written = np.array([ord(char) for char in text], np.uint32), np.empty(4 * len(text), np.uint32)
+    size = normalise(forms(), codes, written)
+    assert "Σ" in text or not unicodedata.is_normalized("NFD", text) if size < 0 else "".join(map(chr, written[:size])) == normalised(text)
