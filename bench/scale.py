@@ -72,13 +72,19 @@ class Peak(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.bytes = 0
+        self.bytes, self.phases = 0, list[int]()
 
     def run(self) -> None:
         while True:
             lines = Path("/proc/self/status").read_text().splitlines()
             self.bytes = max(self.bytes, next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024)
             time.sleep(0.02)
+
+    def next_phase(self) -> float:
+        """Begin to watch anew; the moment."""
+        self.phases.append(self.bytes)
+        self.bytes = 0
+        return time.perf_counter()
 
 
 def one(documents: int, memory: int, folder: Path) -> None:
@@ -92,12 +98,12 @@ def one(documents: int, memory: int, folder: Path) -> None:
     files = BandFiles(folder, documents, memory // 2)
     for first in range(0, documents, CHUNK):
         files.append(list(keys(first, min(CHUNK, documents - first), settings.bands)), first)
-    written = time.perf_counter()
+    written = peak.next_phase()
     components = Components(folder, documents, 0, share)
     for buckets in files.partitions():
         components.add(buckets)
     batches, candidates = components.batches()
-    joined = time.perf_counter()
+    joined = peak.next_phase()
 
     def decide(batch: int) -> tuple[int, int]:
         buckets = components.batch(batch)
@@ -109,11 +115,12 @@ def one(documents: int, memory: int, folder: Path) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         parts = list(pool.map(decide, range(batches)))
-    end = time.perf_counter()
+    end = peak.next_phase()
     dropped, comparisons = (sum(column) for column in zip(*parts, strict=True))
     print(
-        f"{documents} {end - start:.1f} {peak.bytes} bands {written - start:.1f} s, join and components {joined - written:.1f} s, choice "
-        f"{end - joined:.1f} s in {batches} batches; {candidates} candidates, {comparisons} comparisons, {dropped} dropped"
+        f"{documents} {end - start:.1f} {max(peak.phases)} bands {written - start:.1f} s, join and components {joined - written:.1f} s, "
+        f"choice {end - joined:.1f} s in {batches} batches; {candidates} candidates, {comparisons} comparisons, {dropped} dropped; "
+        f"largest memory of each {', '.join(f'{each / 1e6:.0f}' for each in peak.phases)} MB"
     )
 
 
