@@ -44,7 +44,9 @@ def normalised(text: str) -> str:
 def forms() -> Forms:
     """The tables, a tenth of a second."""
     single = np.arange(LIMIT, dtype=np.uint32)
-    starts, codes, orders = [0, 0], [], []
+    starts: list[int] = [0, 0]
+    codes: list[int] = []
+    orders: list[int] = []
     single[SIGMA] = SEVERAL
     for code in range(LIMIT):
         if 0xD800 <= code < 0xE000 or code == SIGMA:
