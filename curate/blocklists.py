@@ -29,6 +29,7 @@ MAX_ENTRY = 4096
 """Characters of the longest entry; longer lines are no entry but a damaged file."""
 _HOSTS_LINE = re.compile(r"(?:0\.0\.0\.0|127\.0\.0\.1|::1?)\s+(\S+)")
 _DOMAIN = re.compile(r"(?!-)[\w-]{1,63}(?:\.[\w-]{1,63})+")
+_SCHEME = r"\s*[A-Za-z][A-Za-z0-9+.-]*://"
 _WORD = re.compile(r"[^\W_]+")
 Entries = dict[str, str]
 """The first list that holds each entry."""
@@ -98,7 +99,7 @@ def _url(text: str) -> str | None:
     """The normal form of a URL; without a scheme it counts as http."""
     if re.search(r"\s", text):
         return None
-    normal: str | None = normal_urls(pa.array([text if "://" in text else f"http://{text}"], pa.large_string()))[0].as_py()
+    normal: str | None = normal_urls(pa.array([text if re.match(_SCHEME, text) else f"http://{text}"], pa.large_string()))[0].as_py()
     return normal
 
 
@@ -120,7 +121,7 @@ def _block(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     # As in the lists, an address without a scheme counts as http.
     scheme, nothing = pa.scalar("http://", pa.large_string()), pa.scalar("", pa.large_string())
     bare = pc.binary_join_element_wise(scheme, pc.utf8_ltrim(urls, "/ "), nothing)
-    whole = pc.if_else(pc.match_substring(urls, "://"), urls, bare)
+    whole = pc.if_else(pc.match_substring_regex(urls, f"^{_SCHEME}"), urls, bare)
     for row, (url, normal) in enumerate(zip(urls.to_pylist(), normal_urls(whole).to_pylist(), strict=True)):
         if url is not None and (met := blocked(url, normal, lists)) is not None:
             found[row] = met

@@ -8,6 +8,7 @@ the entries of earlier generations are taken from the lake's snapshot as they ar
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from schemas.errors import InputError, RecipeError
 from schemas.manifest import Entry, read_snapshot
 from schemas.recipe import Recipe
 from schemas.sources import Source
-from schemas.store import publish_json, read_json
+from schemas.store import address_of, publish_json, read_json
 
 Json = Any
 FREE: Json = dict.fromkeys(("name", "generations", "model", "training", "stages", "memory_bytes", "alarms"), True) | {"dedup": {"check"}}
@@ -50,9 +51,10 @@ def read_generations(c: Curation) -> None:
     for shard in (shard for record in records for shard in record["shards"]):
         known.setdefault(_source(shard["label"]), []).append(shard)
     old, new = [], []
+    homes = (f"{os.path.normpath(c.root)}/", f"{address_of(c.root)}/")
     for name, source in c.recipe.sources.items():
         located, more = locate(name, source, none=name in known)  # what was read before may have gone
-        if inside := next((place for _, place in located if place.startswith(f"{c.root}/")), None):
+        if inside := next((place for _, place in located if place.startswith(homes)), None):
             raise InputError(
                 "the lake lies among the source's files and would be read itself",
                 where=f"sources.{name}.paths: {inside}",

@@ -29,6 +29,9 @@ from schemas.manifest import Entry, Snapshot, entry_from_json, read_snapshot, wr
 from schemas.store import Published, checksum, here, publish, publish_json, read_json, remove
 from schemas.working_copy import copy_of
 
+PURGED = {"text", "tokens", "detail"}
+"""Columns of tables that may hold what a document says."""
+
 Json = Any
 
 
@@ -160,7 +163,7 @@ def _ids_meet(source: Any, path: str, ids: pa.Array) -> bool:
     else:
         parquet = pq.ParquetFile(source)
         names = parquet.schema_arrow.names
-        if "doc_id" not in names or not {"text", "tokens"} & set(names):
+        if "doc_id" not in names or not PURGED & set(names):
             return False
         held = parquet.read(columns=["doc_id"]).column("doc_id")
     return bool(pc.any(pc.is_in(held, ids)).as_py())
@@ -213,7 +216,7 @@ def _purge_parquet(path: Path, ids: pa.Array) -> Purged:
     """Texts and token ids of documents, and what tables say was found of them, such as an id that repeats."""
     schema = pq.read_schema(path)
     has_tokens = "tokens" in schema.names and pa.types.is_large_list(schema.field("tokens").type)
-    if "doc_id" not in schema.names or not (has_tokens or {"text", "detail"} & set(schema.names)):
+    if "doc_id" not in schema.names or not (has_tokens or PURGED - {"tokens"} & set(schema.names)):
         return None
     held = pc.is_in(pq.read_table(path, columns=["doc_id"], partitioning=None).column("doc_id"), ids)
     if not pc.any(held).as_py():

@@ -14,7 +14,7 @@ from curate.doc_index import is_indexed
 from curate.identity import user_doc_id
 from curate.purge import purge
 from curate.tombstones import add_tombstones
-from pipelines.catalog import LARGE, Connection, ask, bring_tables, open_catalog, table_select
+from pipelines.catalog import Connection, ask, bring_tables, open_catalog, table_select
 from pipelines.one_document import place_of, replace_view
 from pipelines.progress import Tell, untold
 from pipelines.tables import table
@@ -56,7 +56,7 @@ def forget(root: Path, names: Sequence[str], listing: Path | None, dry_run: bool
     with open_catalog(root) as db:
         snapshot = read_snapshot(root)
         if not is_indexed(snapshot):
-            bring_tables(root, LARGE)
+            bring_tables(root, ("documents", "rows"))
         ids = sorted({_identity(db, root, snapshot, name) for name in wanted})
         there = _in_lake(db, root, snapshot, ids)
         lots, runs = ask(db, _LOTS, ids), ask(db, _RUNS, ids)

@@ -70,7 +70,9 @@ class RunParameters(BaseModel):
         """A command line for the same recipe and lake (and run, of commands that have one), to be copied from a message."""
         lake = [] if self.lake == "lake" else ["--lake", self.lake]
         run = ["--run", self.run] if self.run and name != "curate" else []
-        return shlex.join(["gristmill", name, str(self.recipe), *words, *lake, *run])
+        sample = [] if self.sample == 1 else ["--sample", repr(self.sample)]
+        changes = [word for change in self.changes for word in ("--set", change)]
+        return shlex.join(["gristmill", name, str(self.recipe), *words, *changes, *sample, *lake, *run])
 
 
 class StageParameters(RunParameters):

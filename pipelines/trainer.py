@@ -21,7 +21,7 @@ from pathlib import Path
 
 from schemas.errors import DONE, SAVED, USER_ERROR, GristmillError
 from schemas.settings import Outcome, StageSettings, read_outcome
-from schemas.store import holder
+from schemas.store import holder, taken
 
 LOG, LOCK = "trainer.log", ".trainer"
 POLL_SECONDS = 0.1
@@ -159,7 +159,7 @@ def _claim(path: Path, log: _Follower, grace: float) -> Iterator[int]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not _try_lock(descriptor):
+        if not taken(descriptor):
             text = os.pread(descriptor, 32, 0).strip()
             log.say(f"a trainer is at work on this stage already (process {text.decode() or '?'}): following it")
             try:

@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from curate.doc_index import is_indexed
-from pipelines.catalog import LARGE, Connection, ask, bring_tables, open_catalog
+from pipelines.catalog import Connection, ask, bring_tables, open_catalog
 from pipelines.one_document import named, narrow, narrow_documents, place_of
 from pipelines.query import shown
 from pipelines.tables import table
@@ -42,7 +42,7 @@ def life(root: Path, name: str) -> dict[str, Json]:
     with open_catalog(root) as db:
         snapshot = read_snapshot(root)
         if not is_indexed(snapshot):
-            bring_tables(root, LARGE)
+            bring_tables(root, ("documents", "rows"))
         doc = find_document(db, root, snapshot, name)
         narrow(db, root, snapshot, doc, place_of(root, snapshot, doc))
         document = _one(db, "SELECT * EXCLUDE (text), text[:?] AS excerpt FROM documents WHERE doc_id = ? LIMIT 1", EXCERPT, doc)

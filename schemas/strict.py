@@ -10,6 +10,6 @@ SQL_NAME = r"^[a-z][a-z0-9_]{0,40}$"
 
 
 class Strict(BaseModel):
-    """Base of all recipe sections: unknown keys are refused, and numbers that are none."""
+    """Base of all recipe sections: unknown keys are refused, and so are NaN and infinity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)

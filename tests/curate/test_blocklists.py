@@ -24,6 +24,7 @@ BLOCKED = {
     "https://user@tracker.example.org./": "sites.txt: domain tracker.example.org",
     "http://www.fine.example/page/?utm_source=z#top": "pages.txt: url http://fine.example/page",
     "bad.example/without/scheme": "sites.txt: domain bad.example",
+    "bad.example/go?to=https://fine.example/": "sites.txt: domain bad.example",
     "//fine.example/page": "pages.txt: url http://fine.example/page",
     "https://fine.example/on%2Dline-C%41SINO/7": "words.txt: word casino",
 }

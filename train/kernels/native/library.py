@@ -15,6 +15,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from schemas.working_copy import cache_folder
+
 _SOURCE = Path(__file__).with_name("factored_steps.cpp")
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fopenmp-simd", "-std=c++17", "-shared", "-fPIC", "-pthread")
 
@@ -32,7 +34,7 @@ def library() -> ctypes.CDLL:
     # The macros a compiler predefines tell its version and this machine's instructions.
     machine = _run([compiler, "-march=native", "-dM", "-E", "-x", "c++", os.devnull])
     key = hashlib.blake2b("\0".join([_SOURCE.read_text(encoding="utf-8"), *_FLAGS, machine]).encode(), digest_size=8).hexdigest()
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gristmill" / "native"
+    folder = cache_folder() / "native"
     path = folder / f"{_SOURCE.stem}-{key}.so"
     try:
         if not path.exists():
