@@ -45,7 +45,7 @@ class LocalExecutor:
     def run(self, function: Callable[..., Any], tasks: Sequence[Any], processes: bool) -> Iterator[tuple[int, Any]]:
         """See ``Executor.run``."""
         workers = min(self.workers, len(tasks))
-        if self.workers == 1 or (workers <= 1 and not processes):  # one task that may kill its process still has its own
+        if self.workers == 1 or not workers or (workers == 1 and not processes):  # one task that may kill its process still has its own
             yield from ((position, function(task)) for position, task in enumerate(tasks))
             return
         if processes:

@@ -52,6 +52,7 @@ def test_what_a_dead_worker_had_is_done_by_others_and_a_deadly_shard_is_named(na
     with pytest.raises(LakeError, match="1 of 1 shards killed"):
         written(tmp_path / "always", LocalExecutor(2), {5: "always"})
     assert written(tmp_path / "always", LocalExecutor(1), {}) == expected, "running again does what is missing"
+    assert written(tmp_path / "always", LocalExecutor(2), {}) == expected, "and nothing where nothing is missing"
 
 
 def test_a_cluster_with_a_scheduler_and_workers_of_its_own_gives_the_bytes_of_this_machine(tmp_path: Path) -> None:
