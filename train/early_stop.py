@@ -38,6 +38,11 @@ class EarlyStop:
         """Name of the metric watched."""
         return self.settings.monitor if self.settings else "heldout"
 
+    @property
+    def target(self) -> float:
+        """Value below which the next counts as improvement."""
+        return self.reference - (self.settings.min_delta if self.settings else 0.0)
+
     def update(self, step: int, value: float) -> bool:
         """Take in an evaluation; return whether its value is the lowest so far."""
         improved = math.isfinite(value) and value < self.best
@@ -45,7 +50,7 @@ class EarlyStop:
             self.best, self.best_step = value, step
         if self.fired_at >= 0:
             return improved
-        if math.isfinite(value) and value < self.reference - (self.settings.min_delta if self.settings else 0.0):
+        if math.isfinite(value) and value < self.target:
             self.reference, self.waited = value, 0
         else:
             self.waited += 1

@@ -83,10 +83,9 @@ def _sentence(stage: Stage, stop: EarlyStop, end: int, start_next: int) -> str:
     done, name = end - stage.first_step, stage.settings.stage
     text = f"{name} trained all its {done} steps"
     if end < stage.end_step:
-        improved = stop.reference - (stop.settings.min_delta if stop.settings else 0.0)
         text = (
             f"{name} stopped early after {done} of {stage.steps} steps: {stop.monitor} did not fall below "
-            f"{improved:.4f} in {stop.waited} evaluations"
+            f"{stop.target:.4f} in {stop.waited} evaluations"
         )
         cooled = stop.until - stop.fired_at
         text += f"; its last {cooled} steps cooled down" if cooled else ""
