@@ -9,7 +9,7 @@ demo: .venv/.installed
 	$(BIN)/gristmill run recipes/python.yaml --lake $(LAKE)
 
 test: .venv/.test-installed
-	$(BIN)/python -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder -m "not soak"
+	$(BIN)/python -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not soak"
 
 lint: .venv/.test-installed
 	$(BIN)/ruff check .

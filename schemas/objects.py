@@ -7,6 +7,7 @@ repeated. Listing shows what was written before it began, as Amazon's and all th
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import time
@@ -46,18 +47,22 @@ def is_remote(place: str) -> bool:
 
 @functools.cache
 def client() -> Any:
-    """The store's client (``pyarrow.fs.S3FileSystem``)."""
+    """The store's client (``pyarrow.fs.S3FileSystem``).
+
+    It writes in the caller's thread: where a write in the background fails, Arrow 26 ends the process by a segmentation fault.
+    """
     from pyarrow.fs import S3FileSystem
 
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    ways: dict[str, Any] = {"region": region, "allow_delayed_open": True, "background_writes": False}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if not endpoint:
-        return S3FileSystem(region=region, allow_delayed_open=True)
+        return S3FileSystem(**ways)
     address = urlsplit(endpoint)
     host = address.netloc.rpartition("@")[2]
     if address.scheme not in ("http", "https") or not host:
         raise LakeError("not an address such as http://127.0.0.1:8333", where="AWS_ENDPOINT_URL")
-    return S3FileSystem(endpoint_override=host, scheme=address.scheme, region=region or "us-east-1", allow_delayed_open=True)
+    return S3FileSystem(endpoint_override=host, scheme=address.scheme, **{**ways, "region": region or "us-east-1"})
 
 
 def again(place: str, work: Callable[[], T], kind: type[GristmillError] = StoreError) -> T:
@@ -147,14 +152,22 @@ def get(key: str, target: Path) -> None:
 def put(key: str, source: Path) -> Stored:
     """Write a file's bytes as an object, and return what the store says of it.
 
-    The client copies in one call, which no signal cuts short: a stream that Python lets go of is completed with what it had.
+    All bytes go in one call, which no signal cuts short. An upload that failed is never let go of: the client would complete it with
+    the parts it had.
     """
-    from pyarrow.fs import LocalFileSystem, copy_files
+    import pyarrow
 
     def send() -> Stored:
-        copy_files(str(source), key, LocalFileSystem(), client())
+        size = source.stat().st_size
+        upload = client().open_output_stream(key)
+        try:
+            upload.write(pyarrow.memory_map(str(source)).read_buffer() if size else b"")
+            upload.close()
+        except OSError:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(upload))
+            raise
         found = head(key)
-        if found is None or found.bytes != source.stat().st_size:
+        if found is None or found.bytes != size:
             raise OSError("an object that was written is cut short")
         return found
 

@@ -106,6 +106,7 @@ class Proxy:
         after: bytes of answers, or of what is sent, after which a connection is broken.
         times: how many connections are broken, not one more.
         stall: a part of a path; a connection that asks to PUT there is never answered.
+        refuse: method and a part of a path; a connection that asks for it is broken.
     """
 
     port: int = 0
@@ -114,6 +115,7 @@ class Proxy:
     after: int = 0
     times: int = 0
     stall: str = ""
+    refuse: tuple[str, str] = ("", "")
     stalled: threading.Event = field(default_factory=threading.Event)
     guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -141,6 +143,8 @@ def proxy(target: int, *, after: int = 0, times: int = 0) -> Proxy:
                     if made.stall and any(method == "PUT" and made.stall in path for method, path in found):
                         made.stalled.set()
                         threading.Event().wait()
+                    if made.refuse[0] and any(method == made.refuse[0] and made.refuse[1] in path for method, path in found):
+                        break
                 with made.guard:
                     breaks = made.times > made.broken and passed > made.after
                     made.broken += breaks
