@@ -1,6 +1,6 @@
 """nanoGPT's CPU character setting: the trainer's model and step beside a loop written in nanoGPT's way, at equal tokens, in one process.
 
-    python bench/characters.py TEXT [--steps 2000] [--seeds 1] [--threads 2]
+    python bench/characters.py TEXT [--steps 2000] [--seeds 1] [--first 0] [--threads 2]
     python bench/characters.py TEXT --time 40 [--threads 2]
 
 TEXT is a file of about 1 MB, for example tiny Shakespeare; the first 90 % are trained on, the rest is validation, characters are tokens.
@@ -182,6 +182,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--every", type=int, default=250)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--time", type=int, default=0, help="rounds of ten steps of each in turn, in place of training")
     options = parser.parse_args()
@@ -194,7 +195,7 @@ def main() -> None:
     if options.time:
         in_turn(len(letters), text[:cut], options.steps, options.time)
         return
-    for seed in range(options.seeds):
+    for seed in range(options.first, options.first + options.seeds):
         ends = {make.__name__: train(make, len(letters), text[:cut], text[cut:], options, seed) for make in (plain, ours)}
         (slow, theirs), (fast, mine) = ends["plain"], ends["ours"]
         print(

@@ -12,7 +12,7 @@ from train.model import Decoder
 from train.optim import OPTIMIZERS, build_optimizer
 from train.parallel import Ranks
 from train.policy import BlockBytes, choose_policy, named_policy
-from train.precision import precision_context, store_weights
+from train.precision import PRODUCTS, precision_context, store_weights
 from train.recompute import measure_block
 from train.sharding import shard_model
 from train.stage import Stage
@@ -42,7 +42,7 @@ def build_model(stage: Stage, ranks: Ranks) -> Decoder:
         policy = choose_policy(block_bytes(stage, model, ranks), layers, training.recompute_budget_mib << 20)
     model.set_recompute(policy)
     if mesh is not None and ranks.sharded:
-        shard_model(model, mesh["data"])
+        shard_model(model, mesh["data"], PRODUCTS[training.precision])
     if mesh is not None and layout.pipeline > 1:
         model.pipeline = Pipeline(model, mesh, layout.schedule, lambda: precision_context(training.precision, ranks.device))
     return model

@@ -6,12 +6,14 @@ A piece of a sharded tensor is a dict of its local values, their offset and the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard
 
 from train.model import Decoder
@@ -20,8 +22,16 @@ from train.optim.shards import place_of
 _PIECE = "gristmill.piece"
 
 
-def shard_model(model: Decoder, mesh: DeviceMesh) -> None:
-    """Shard each block, and the rest as one, over a mesh of one dimension; gradients are summed, as the global token count wants."""
+def shard_model(model: Decoder, mesh: DeviceMesh, products: torch.dtype = torch.float32) -> None:
+    """Shard each block, and the rest as one, over a mesh of one dimension; gradients are summed, as the global token count wants.
+
+    Args:
+        model: the model.
+        mesh: the ranks.
+        products: what autocast computes products in. The blocks' products are gathered in it, which is what autocast would round the
+            gathered weights to, in half the bytes; their gradients are summed in FP32. Norms, biases of activations and what is used
+            more than once (a tied embedding, whose gradients add up) are gathered as they are.
+    """
 
     def placement(parameter: torch.nn.Parameter) -> Shard | None:
         # Shards of what a tensor group splits by rows must be of one size; where rows do not allow it, columns are sharded.
@@ -31,12 +41,27 @@ def shard_model(model: Decoder, mesh: DeviceMesh) -> None:
                 return Shard(1)
         return None
 
-    for module in (*model.own_blocks, model):
-        fully_shard(module, mesh=mesh, shard_placement_fn=placement)
+    # It warns of writing into what a module returned, which nothing here does.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    as_it_is = MixedPrecisionPolicy()
+    rounded = MixedPrecisionPolicy(param_dtype=products, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    parts = [] if products == torch.float32 else [part for block in model.own_blocks for part in _products(block)]
+    for module, policy in [*((part, rounded) for part in parts), *((module, as_it_is) for module in (*model.own_blocks, model))]:
+        fully_shard(module, mesh=mesh, shard_placement_fn=placement, mp_policy=policy)
         module.set_gradient_divide_factor(1.0)  # type: ignore[operator, union-attr]
         module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator, union-attr]
     for name in ("sampled_loss", "next_logits"):
         register_fsdp_forward_method(model, name)
+
+
+def _products(module: nn.Module) -> Iterator[nn.Module]:
+    """The largest modules within one that have parameters of products alone."""
+    for child in module.children():
+        parameters = {id(p) for p in child.parameters()}
+        if parameters == {id(p) for part in child.modules() if isinstance(part, nn.Linear) for p in part.parameters(recurse=False)}:
+            yield child
+        else:
+            yield from _products(child)
 
 
 def is_sharded(parameters: Sequence[torch.Tensor]) -> bool:

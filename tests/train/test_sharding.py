@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from tests.train.run_tables import finish, losses, start, trainer, valid
+from tests.train.processes import run_ranks
+from tests.train.run_tables import Never, finish, losses, start, trainer, valid
 from tests.train.test_resume import After
-from tests.train.tiny_lake import TRAINING, build
+from tests.train.tiny_lake import MODEL, TRAINING, build
 from train.checkpoint import load
 from train.interrupt import Interrupted
+from train.loop import Trainer
+from train.parallel import Ranks
 from train.sharding import join
+from train.stage import Stage
 
 SHARDED = dataclasses.replace(TRAINING, parallel="shard", batch_rows=5, micro_batch_rows=2, eval_rows=3, clip=0.5, checkpoint_async=True)
 
@@ -48,6 +54,45 @@ def test_shards_on_two_ranks_equal_one_rank_and_either_resumes_the_other(tmp_pat
     assert resumed.step == 6
     for key, value in resumed.model.state_dict().items():
         assert torch.equal(value, whole[1].tensors("model")[key])
+
+
+def watch(rank: int, world: int, root: str) -> None:
+    """Train a stage and note what the weights of some modules were computed with."""
+    run = Trainer(Stage.open(Path(root), "runs/r/0-first"), Ranks(rank, world, torch.device("cpu")), Never())
+    seen = {}
+
+    def note(module, arguments, name):
+        seen.update({f"{name}.{key}": str(p.dtype) for key, p in module.named_parameters(recurse=False)})
+
+    for name, module in run.model.named_modules():
+        module.register_forward_pre_hook(functools.partial(note, name=name))
+    run.run()
+    Path(root, f"seen-{rank}.json").write_text(json.dumps(seen))
+
+
+@pytest.mark.skipif(not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo")
+@pytest.mark.parametrize(("kind", "recompute"), [("llama", "halves"), ("gpt2", "every_2")])
+def test_products_are_gathered_in_their_precision_and_the_rest_as_it_is(tmp_path, kind, recompute):
+    training = dataclasses.replace(SHARDED, precision="bf16", recompute=recompute)
+    model = dataclasses.replace(MODEL, kind=kind, kv_heads=0)
+    for name in ("one", "two"):
+        build(tmp_path / name, rows=26, training=training, model=model)
+    trainer(tmp_path / "one", tmp_path / "one/runs/r/0-first").run()
+    run_ranks(watch, 2, tmp_path, str(tmp_path / "two"))
+    for metric in ("loss", "grad_norm", "heldout"):
+        one, two = losses(tmp_path / "one", metric), losses(tmp_path / "two", metric)
+        np.testing.assert_allclose(list(two.values()), list(one.values()), rtol=2e-3)  # as far as BF16 sums of other rows agree
+    for rank in range(2):
+        seen = json.loads((tmp_path / f"two/seen-{rank}.json").read_text())
+        rounded = {name for name, dtype in seen.items() if dtype == "torch.bfloat16"}
+        products = ("attention.q", "attention.k", "attention.v", "attention.out", "gate", "up", "down")
+        assert rounded == {name for name in seen if name.startswith("blocks.") and name.rsplit(".", 1)[0].endswith(products)}
+        assert {"blocks.1.attention_norm.weight", "norm.weight"} < seen.keys() - rounded
+        assert kind == "llama" or "blocks.0.feed_forward.up_bias" in seen.keys() - rounded
+        assert set(seen.values()) == {"torch.bfloat16", "torch.float32"}
+    end = json.loads((tmp_path / "two/runs/r/0-first/outcome.json").read_text())
+    saved = load(tmp_path / "two", end["checkpoint"]).tensors("model")
+    assert {value.dtype for value in saved.values()} == {torch.float32}
 
 
 def test_pieces_join_whatever_their_number():

@@ -98,6 +98,7 @@ def pretended() -> Iterator[torch.device]:
         (torch.cuda, "get_device_name"): lambda *_: "NVIDIA H100 80GB HBM3",
         (torch.cuda, "max_memory_allocated"): lambda *_: 0,
         (torch.cuda, "synchronize"): lambda *_: None,
+        (torch.cuda, "is_current_stream_capturing"): lambda: False,
         (torch, "Generator"): lambda *_: generator(),
         (torch, "is_autocast_enabled"): lambda *_: enabled("cpu"),
         (torch, "get_autocast_dtype"): lambda *_: dtype("cpu"),

@@ -108,8 +108,8 @@ _swiglu.register_autograd(lambda ctx, dy: _swiglu_gradients(dy, *ctx.saved_tenso
 def _keep(row, columns, first_column, seed, offset_low, offset_high, limit, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Draw a tile's mask: 16 bits an element, eight elements a counter, as ``train.kernels.philox.keep_mask`` does."""
     block = row * ((columns + 7) // 8) + (first_column // 8 + tl.arange(0, WIDTH // 8))[None, :]
-    zero = (block * 0).to(tl.uint32)
-    low, high = zero + tl.to_tensor(offset_low).to(tl.uint32), zero + tl.to_tensor(offset_high).to(tl.uint32)
+    # Scalars are no tensors in the interpreter, so they are cast as part of a sum.
+    low, high = (block * 0 + offset_low).to(tl.uint32), (block * 0 + offset_high).to(tl.uint32)
     words = tl.philox(seed, block.to(tl.uint32), (block >> 32).to(tl.uint32), low, high)
     # join() adds a last dimension, so the words are paired in the order that flattens to 0, 1, 2, 3.
     joined = tl.join(tl.join(words[0], words[2]), tl.join(words[1], words[3]))

@@ -13,13 +13,13 @@ import triton.language as tl
 def store_weights(target, values, element, mask, seed, step, STOCHASTIC: tl.constexpr, DTYPE: tl.constexpr):
     """Store ``values``; the noise is a function of (the tensor's seed, step, index of the element) alone."""
     if STOCHASTIC:
-        zero = (element * 0).to(tl.uint32)
+        zero = element * 0
         noise, _, _, _ = tl.philox(
             seed,
             element.to(tl.uint32),
             (element >> 32).to(tl.uint32),
-            zero,
-            zero + tl.to_tensor(step).to(tl.uint32),
+            zero.to(tl.uint32),
+            (zero + step).to(tl.uint32),  # a scalar is no tensor in the interpreter, so it is cast as part of a sum
         )
         bits = values.to(tl.uint32, bitcast=True)
         # The top half of the sum is the BF16; infinities and NaN have no neighbour to go to.
