@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from curate.tokenizer import (
 from schemas.errors import InputError
 from schemas.manifest import Entry
 from schemas.recipe import Recipe
+from schemas.store import checksum
 from schemas.tables import DOC_ID
 
 BATCH_BYTES = 2_000_000
@@ -192,7 +194,7 @@ def _tokenize(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     )
     if not judged.num_rows:
         return counts
-    tokenizer = load_tokenizer(writer.root / task["tokenizer"])
+    tokenizer = _loaded(writer.root / task["tokenizer"])
     ids, offsets = _encode(Corpus(writer.root, [task["documents"]]), judged, tokenizer, task["middle"])
     writer.table("tokens", judged.select(["doc_id", "locator"]).append_column("tokens", pa.LargeListArray.from_arrays(offsets, ids)))
     held_out = np.equal(column_array(judged, "state").to_pylist(), "held_out")
@@ -209,6 +211,18 @@ def _tokenize(writer: ShardWriter, task: Json) -> Mapping[str, int]:
         "held_out_tokens": int(lengths[held_out].sum()),
         "bytes": int(sizes.sum()),
     }
+
+
+_LAST = threading.local()
+"""The tokenizer that a thread used last: what it has learnt of a shard's text serves the next one's."""
+
+
+def _loaded(path: Path) -> Tokenizer:
+    fingerprint = checksum(path)
+    tokenizer: Tokenizer | None = getattr(_LAST, "tokenizer", None)
+    if tokenizer is None or tokenizer.fingerprint != fingerprint:
+        tokenizer = _LAST.tokenizer = load_tokenizer(path)
+    return tokenizer
 
 
 def _encode(corpus: Corpus, judged: pa.Table, tokenizer: Tokenizer, fills: Json) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

@@ -12,8 +12,9 @@ import json
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,13 @@ from curate import middle
 from schemas.errors import InputError
 from schemas.store import checksum
 
+if TYPE_CHECKING:
+    from curate.byte_level import PieceTable
+
 Json = Any
+
+FEW = 1 << 14
+"""Characters up to which texts go to the library as they are."""
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|startoftext|>", "[CLS]", "<|endoftext|>")
@@ -112,12 +119,21 @@ class PairTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """See ``Tokenizer``."""
+        if sum(map(len, texts)) > FEW and self._pieces is not None:
+            return self._pieces.encode_batch(texts)
         encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         offsets = offsets_of(map(len, encodings), len(encodings))
         ids = array("I")
         for encoding in encodings:
             ids.fromlist(encoding.ids)  # 4.5 ns a token; np.fromiter takes 26, np.array 34
         return np.frombuffer(ids, dtype=np.uint32), offsets
+
+    @cached_property
+    def _pieces(self) -> PieceTable | None:
+        """A table of the pieces met so far, where the pattern is GPT-2's; made once there is some text."""
+        from curate.byte_level import PieceTable, splits_alike
+
+        return PieceTable(self.json) if splits_alike(json.loads(self.json)) else None
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """See ``Tokenizer``."""

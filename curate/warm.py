@@ -10,11 +10,13 @@ from pathlib import Path
 
 import orjson
 
+from curate.byte_level import PieceTable
 from curate.curate import curate
 from curate.curation import Curation
 from curate.engine import LocalExecutor
 from curate.lots import build_lots
 from curate.step import Silent
+from curate.tokenizer import train_pairs
 from schemas.families import FAMILIES
 from schemas.recipe import Recipe
 
@@ -42,6 +44,7 @@ def main() -> None:
         snapshot = curate(Curation(lake, recipe, LocalExecutor(1), Silent()))
         if not build_lots(lake, recipe, snapshot, LocalExecutor(1), Silent()).files("rows"):
             raise AssertionError("every document was dropped: the kernels of the later steps are cold")
+    PieceTable(train_pairs(iter(texts), 300)).encode_batch(texts)
 
 
 if __name__ == "__main__":
