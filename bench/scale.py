@@ -4,7 +4,8 @@
 
 A fifth of the documents are near-copies of earlier ones and share about 60 % of their bands with them; the keys of a document are a
 function of its number, so that nothing but the product's own scratch files lies on the disk (about 150 bytes for each document). Each size
-runs in a process of its own, which reports its largest anonymous memory: pages of mapped files, which the system takes back, do not count.
+runs in a process of its own, which reports its processor time by phase and its largest anonymous memory: pages of mapped files, which the
+system takes back, do not count.
 """
 
 from __future__ import annotations
@@ -21,11 +22,8 @@ from pathlib import Path
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
-from curate.dedup.graph import candidate_graph
-from curate.dedup.join import Buckets
-from curate.dedup.leader import decide_leaders
+from curate.dedup.near import decide_batch
 from curate.dedup.partitions import BandFiles, Components
 from curate.dedup.sketch import SketchSettings
 
@@ -48,13 +46,13 @@ def origin(document):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True)
 def keys(first, count, bands):  # type: ignore[no-untyped-def]
-    out = np.empty((bands, count), np.uint32)
+    out = np.empty((bands, count), np.uint64)
     for i in range(count):
         document = first + i
         source = origin(document)
         for b in range(bands):
             shared = mix(np.uint64(document * 64 + b)) % np.uint64(5) < np.uint64(3)
-            out[b, i] = np.uint32(mix(np.uint64((source if shared else document) * 64 + b) + np.uint64(7)) >> np.uint64(32))
+            out[b, i] = mix(np.uint64((source if shared else document) * 64 + b) + np.uint64(7))
     return out
 
 
@@ -84,7 +82,7 @@ class Peak(threading.Thread):
         """Begin to watch anew; the moment."""
         self.phases.append(self.bytes)
         self.bytes = 0
-        return time.perf_counter()
+        return time.process_time()
 
 
 def one(documents: int, memory: int, folder: Path) -> None:
@@ -94,32 +92,37 @@ def one(documents: int, memory: int, folder: Path) -> None:
     peak.start()
     similar(np.zeros(1, np.int64), np.zeros(1, np.int64))
     keys(0, 1, settings.bands)
-    start = time.perf_counter()
+    start, begun = time.process_time(), time.perf_counter()
     files = BandFiles(folder, documents, memory // 2)
     for first in range(0, documents, CHUNK):
         files.append(list(keys(first, min(CHUNK, documents - first), settings.bands)), first)
     written = peak.next_phase()
-    components = Components(folder, documents, 0, share)
+    components = Components(folder, documents, 0, share // 2)
     for buckets in files.partitions():
         components.add(buckets)
     batches, candidates = components.batches()
     joined = peak.next_phase()
 
     def decide(batch: int) -> tuple[int, int]:
-        buckets = components.batch(batch)
-        nodes, members = np.unique(buckets.members, return_inverse=True)
-        which: npt.NDArray[np.int64] = nodes.astype(np.int64)
-        graph = candidate_graph(Buckets(buckets.starts, members.astype(np.uint32)), which, None)
-        found = decide_leaders(graph, lambda left, right: similar(which[left], which[right]), 0.8)
-        return len(found.dropped), found.comparisons
+        which, buckets = components.batch(batch)
+        sketch = np.full((len(which), settings.k), batch, np.uint8)  # held, as the product does
+        found = decide_batch(
+            (which, buckets), ranks, 0, lambda left, right: similar(which[left], which[right]), similar, 0.8, "leader", share
+        )  # fmt: skip
+        return len(found.dropped) + 0 * len(sketch), found.comparisons
 
+    ranks = np.memmap(folder / "ranks", np.int64, "w+", shape=(documents,))
+    for first in range(0, documents, CHUNK):
+        ranks[first : first + CHUNK] = np.arange(first, min(first + CHUNK, documents))
     with ThreadPoolExecutor(2) as pool:
         parts = list(pool.map(decide, range(batches)))
     end = peak.next_phase()
     dropped, comparisons = (sum(column) for column in zip(*parts, strict=True))
     print(
-        f"{documents} {end - start:.1f} {max(peak.phases)} bands {written - start:.1f} s, join and components {joined - written:.1f} s, "
-        f"choice {end - joined:.1f} s in {batches} batches; {candidates} candidates, {comparisons} comparisons, {dropped} dropped; "
+        f"{documents} {end - start:.1f} {max(peak.phases)} by the wall {time.perf_counter() - begun:.0f} s; "
+        f"bands {written - start:.1f} s, join and components {joined - written:.1f} s, "
+        f"choice {end - joined:.1f} s in {batches} batches; "
+        f"keys of {files.key_bits} bits, {candidates} candidates, {comparisons} comparisons, {dropped} dropped; "
         f"largest memory of each {', '.join(f'{each / 1e6:.0f}' for each in peak.phases)} MB"
     )
 
@@ -142,7 +145,7 @@ def main() -> None:
         _, seconds, peak, rest = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(" ", 3)
         times.append(float(seconds))
         peaks.append(int(peak))
-        print(f"{documents:,} documents: {times[-1]:.1f} s, {peaks[-1] / 1e6:.0f} MB; {rest.strip()}", flush=True)
+        print(f"{documents:,} documents: {times[-1]:.1f} s of processor time, {peaks[-1] / 1e6:.0f} MB; {rest.strip()}", flush=True)
     exponent = math.log10(times[1] / times[0])
     print(f"memory at {options.documents:,} over a tenth of it: {peaks[1] / peaks[0]:.2f}; time exponent {exponent:.2f}")
 

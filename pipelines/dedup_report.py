@@ -9,6 +9,7 @@ from rich.text import Text
 
 from curate.alarms import describe
 from curate.dedup.join import probability_curve
+from curate.dedup.partitions import SPARE_BITS
 from curate.deduplicate import sketch_settings
 from pipelines.catalog import ask, open_catalog
 from schemas.curation import NearDedup
@@ -34,5 +35,6 @@ def parameters_line(near: NearDedup) -> str:
     settings = sketch_settings(near)
     around = sorted({max(0.05, near.threshold - 0.1), near.threshold, min(1.0, near.threshold + 0.1)})
     curve = ", ".join(f"{s:.2f}: {p:.4f}" for s, p in zip(around, probability_curve(settings, around), strict=True))
-    sketch = f"{near.kind}, {settings.k} entries, {settings.bands} bands of {settings.rows}, shingles of {settings.shingle} words"
+    keys = f"keys of {settings.key_bits} bits (one more for each doubling beyond {1 << settings.key_bits - SPARE_BITS:,} documents)"
+    sketch = f"{near.kind}, {settings.k} entries, {settings.bands} bands of {settings.rows}, {keys}, shingles of {settings.shingle} words"
     return f"Near-duplicates from {near.threshold:.2f}: {sketch}, {near.policy}; a pair is compared with probability ({curve})"

@@ -34,6 +34,8 @@ RENEW_SECONDS = 10.0
 SAFE_SECONDS = 40.0
 """So long after its last writing a claim surely holds, whole seconds of the store's clock and slow requests allowed for."""
 TRIES = 4
+_SLASH = "="
+"""Stands for a slash in the folder of a lock's claims: names of runs hold hyphens, one after the other too, but none of these."""
 
 
 @contextlib.contextmanager
@@ -64,7 +66,7 @@ def lease(copy: WorkingCopy, name: str, purpose: str) -> Iterator[None]:
 def living(copy: WorkingCopy) -> dict[str, str]:
     """Who holds a lock of the lake on any machine now, by the lock's name; asks only, and takes nothing."""
     claims = [stored for stored in objects.listed(f"{copy.key}/.locks") if stored.seconds > time.time() - LEASE_SECONDS]
-    return {stored.key.split("/")[-2].replace("--", "/"): text for stored in claims if (text := _text(copy, stored.key))}
+    return {stored.key.split("/")[-2].replace(_SLASH, "/"): text for stored in claims if (text := _text(copy, stored.key))}
 
 
 def _text(copy: WorkingCopy, key: str) -> str:
@@ -81,7 +83,7 @@ def _text(copy: WorkingCopy, key: str) -> str:
 class _Claim:
     def __init__(self, copy: WorkingCopy, name: str, holder: str) -> None:
         self.copy, self.name, self.holder = copy, name, holder
-        self.folder = f"{copy.key}/.locks/{name.strip('.').replace('/', '--')}"
+        self.folder = f"{copy.key}/.locks/{name.strip('.').replace('/', _SLASH)}"
         self.key = f"{self.folder}/{copy.copy}"
 
     def take(self) -> None:

@@ -27,7 +27,6 @@ _GROUP_BITS = 11
 """Groups of the first scatter, as a power of two: as many as the address caches bear."""
 
 _S32 = np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True)
@@ -119,19 +118,19 @@ def _order_groups(heads, low, shift, packed):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _buckets(packed, starts, members):  # type: ignore[no-untyped-def]
-    """Runs of at least two equal keys: their starts (from 0) and documents; returns (buckets, members).
+def _buckets(packed, places, starts, members):  # type: ignore[no-untyped-def]
+    """Runs of two and more keys, equal but for `places` trailing bits: their starts (from 0) and documents; returns (buckets, members).
 
     Both counts are found without writing when `starts` is empty.
     """
-    buckets, filled, first = 0, 0, 0
+    buckets, filled, first, low = 0, 0, 0, (np.uint64(1) << places) - np.uint64(1)
     for i in range(1, len(packed) + 1):
-        if i == len(packed) or packed[i] >> _S32 != packed[first] >> _S32:
+        if i == len(packed) or packed[i] >> places != packed[first] >> places:
             if i - first > 1:
                 if len(starts):
                     starts[buckets] = filled
                     for j in range(first, i):
-                        members[filled + j - first] = np.uint32(packed[j] & _LOW)
+                        members[filled + j - first] = np.uint32(packed[j] & low)
                 buckets += 1
                 filled += i - first
             first = i
@@ -148,7 +147,7 @@ def _split(starts, members, band, new_starts, new_members):  # type: ignore[no-u
             document = members[starts[b] + i]
             packed[i] = band[document] << _S32 | np.uint64(document)
         _put_in_order(packed)
-        count, entries = _buckets(packed, new_starts[buckets:], new_members[filled:])
+        count, entries = _buckets(packed, _S32, new_starts[buckets:], new_members[filled:])
         new_starts[buckets : buckets + count] += filled
         buckets += count
         filled += entries
@@ -190,11 +189,12 @@ def _group(keys: npt.NDArray[np.uint32], places: npt.NDArray[np.uint32], low: in
     return group_packed(packed)
 
 
-def group_packed(packed: npt.NDArray[np.uint64]) -> tuple[Any, Any]:
-    """Buckets of equal leading halves of words in order: starts, the end included, and members, which are their other halves."""
-    count, entries = _buckets(packed, np.empty(0, np.int64), np.empty(0, np.uint32))
+def group_packed(packed: npt.NDArray[np.uint64], places: int = 32) -> tuple[Any, Any]:
+    """Buckets of sorted words, equal but for `places` trailing bits: starts, the end included, and members, which are those bits."""
+    low = np.uint64(places)
+    count, entries = _buckets(packed, low, np.empty(0, np.int64), np.empty(0, np.uint32))
     starts, members = np.full(count + 1, entries, np.int64), np.empty(entries, np.uint32)
-    _buckets(packed, starts, members)
+    _buckets(packed, low, starts, members)
     return starts, members
 
 

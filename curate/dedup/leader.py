@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 MAX_LEADERS = 64
 """Kept documents that one bucket compares with its other members."""
 
-_SLICE = 1 << 22
+MAX_PAIRS = 1 << 22
 """Most pairs that are verified in one call."""
 
 _UNDECIDED, _KEPT, _DROPPED = 0, 1, 2
@@ -136,18 +136,23 @@ def _advance(decided, starts, members, node_starts, node_buckets, head, leaders,
     return count
 
 
-def _slices(ready: npt.NDArray[np.int32], bounds: Int64) -> Iterator[tuple[npt.NDArray[np.int32], int]]:
+def _slices(ready: npt.NDArray[np.int32], bounds: Int64, pairs: int) -> Iterator[tuple[npt.NDArray[np.int32], int]]:
     """Consecutive ready nodes whose pairs fit one call, with room for them; a single node may exceed it."""
     total, first = np.cumsum(bounds), 0
     while first < len(ready):
         base = int(total[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(total, base + _SLICE, "right")))
+        last = max(first + 1, int(np.searchsorted(total, base + pairs, "right")))
         yield ready[first:last], int(total[last - 1]) - base
         first = last
 
 
 def decide_leaders(
-    graph: CandidateGraph, verify: Verify, threshold: float, max_leaders: int = MAX_LEADERS, progress: Progress | None = None
+    graph: CandidateGraph,
+    verify: Verify,
+    threshold: float,
+    max_leaders: int = MAX_LEADERS,
+    progress: Progress | None = None,
+    max_pairs: int = MAX_PAIRS,
 ) -> Decisions:
     """Runs the leader policy.
 
@@ -157,6 +162,7 @@ def decide_leaders(
         threshold: Least similarity of duplicates.
         max_leaders: Kept documents that one bucket compares with its other members.
         progress: Told (documents decided, documents) after each call of `verify`.
+        max_pairs: Pairs of one call of `verify`, unless one document has more; the result does not depend on it.
 
     Returns:
         For each dropped document the most preferred kept document that it is verified similar to.
@@ -173,7 +179,7 @@ def decide_leaders(
         state[ready] = _KEPT
         gone: list[npt.NDArray[Any]] = [ready]
         rounds += 1
-        for part, room in _slices(ready, _bounds(ready, graph.starts, graph.node_starts, graph.node_buckets, head)):
+        for part, room in _slices(ready, _bounds(ready, graph.starts, graph.node_starts, graph.node_buckets, head), max_pairs):
             left, right = np.empty(room, np.int32), np.empty(room, np.int32)
             count = _emit(part, graph.locked, *places, head, leaders, max_leaders, state, keeper, stamp, left, right)
             left, right = left[:count], right[:count]

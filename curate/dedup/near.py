@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from curate.dedup.graph import candidate_graph
 from curate.dedup.join import Buckets, join
-from curate.dedup.leader import Decisions, decide_leaders
-from curate.dedup.partitions import Components, partitioned
+from curate.dedup.leader import MAX_PAIRS, Decisions, Verify, decide_leaders
+from curate.dedup.partitions import Components, key_bits, partitioned
 from curate.dedup.scratch import Scratch
 from curate.dedup.sketch import Signatures, SketchSettings
 from curate.dedup.transitive import decide_transitive
@@ -27,6 +27,13 @@ NEAR_VERSION = 1
 
 _DEVIATIONS = 5.0
 """A candidate whose sketch lies this many standard deviations below the threshold is not read again."""
+
+_KEY_COST, _PLACE_COST = 24, 8
+"""Bytes that a join in memory takes for each key of the band at hand, and for each document's place in a bucket of any band."""
+_PAIR_COST = 192
+"""Bytes of working memory for each pair that is verified: its documents' numbers, in order, and what they have in common."""
+_LEAST_PAIRS = 1 << 14
+"""Pairs that are verified at once however little memory there is."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class NearDuplicates:
     candidates: int
     """Documents that share a band with another."""
     comparisons: int
-    """Pairs that the policy asked to compare."""
+    """Pairs that the policy asked to compare; of many, the memory limit decides which come in one call, and so how many."""
     verified: int
     """Pairs of these whose texts were read again; the others' sketches lie far below the threshold."""
     rounds: int
@@ -120,7 +127,7 @@ def find_near_duplicates(
         locked: Documents kept in earlier generations, the first ones: they come before all others in preference, are
             not compared with each other, and are never dropped.
         memory_limit: Bytes of working memory, see `curate.dedup.partitions`.
-        threads: Components decided at once. The result depends on neither of the last two.
+        threads: Components decided at once. Which documents go, and for which, depends on neither of the last two.
 
     Returns:
         Dropped documents and counts.
@@ -138,11 +145,11 @@ def find_near_duplicates(
         raise ValueError(f"policy = {policy!r}: it is leader or transitive")
     share = memory_limit // 2 // threads
     with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
-        components = Components(Path(folder), len(signatures), locked, share)
-        if len(signatures) * 24 <= memory_limit // 2:
+        components = Components(Path(folder), len(signatures), locked, share // 2)
+        if key_bits(len(signatures)) == 32 and len(signatures) * (_KEY_COST + _PLACE_COST * len(signatures.bands)) <= memory_limit // 2:
             joined: Iterable[Buckets] = [join(signatures.bands, max(memory_limit, 1 << 20))]
         else:
-            joined = partitioned(signatures.bands, Path(folder), memory_limit // 2)
+            joined = partitioned(signatures, Path(folder), memory_limit // 2)
         for buckets in joined:
             components.add(buckets)
         batches, candidates = components.batches()
@@ -173,7 +180,7 @@ def find_near_duplicates(
 
 
 def _decide(
-    buckets: Buckets,
+    batch: tuple[Int64, Buckets],
     signatures: Signatures,
     preference: npt.NDArray[Any],
     fetch_texts: FetchTexts,
@@ -182,15 +189,46 @@ def _decide(
     locked: int,
     memory: int,
 ) -> tuple[Decisions, int]:
-    """Decides some components; returns the decisions, by document index, and the pairs whose texts were read."""
-    nodes, members = np.unique(buckets.members, return_inverse=True)
-    documents: Int64 = nodes.astype(np.int64)
+    """Decides a batch of components; returns the decisions, by document index, and the pairs whose texts were read."""
+    documents, _ = batch
     mine = Signatures(signatures.settings, [], signatures.sketch[documents], signatures.shingles[documents])
-    graph = candidate_graph(Buckets(buckets.starts, members.astype(np.uint32)), preference[documents], documents < locked)
     budget = min(BATCH_SHINGLES, max(1, memory // 64))
     verify = _Verifier(mine, lambda indices: fetch_texts(documents[indices]), threshold, budget, 1)
+    return decide_batch(batch, preference, locked, verify, verify.measure, threshold, policy, memory), verify.verified
+
+
+def decide_batch(
+    batch: tuple[Int64, Buckets],
+    preference: npt.NDArray[Any],
+    locked: int,
+    verify: Verify,
+    measure: Verify,
+    threshold: float,
+    policy: str,
+    memory: int,
+) -> Decisions:
+    """Decides a batch of components, see `find_near_duplicates`.
+
+    Args:
+        batch: From `Components.batch`.
+        preference: Rank of each document.
+        locked: Documents below this one stay.
+        verify: Similarities of pairs of places in the batch; may give 0 below the threshold.
+        measure: The same without that freedom.
+        threshold: Least similarity of duplicates.
+        policy: leader or transitive.
+        memory: Bytes of working memory: the graph takes half (`Components`), pairs a quarter, texts that are read again the rest.
+
+    Returns:
+        The decisions, by document index.
+    """
+    documents, buckets = batch
+    graph, pairs = (
+        candidate_graph(buckets, preference[documents], documents < locked),
+        min(MAX_PAIRS, max(_LEAST_PAIRS, memory // 4 // _PAIR_COST)),
+    )
     if policy == "leader":
-        found = decide_leaders(graph, verify, threshold)
+        found = decide_leaders(graph, verify, threshold, max_pairs=pairs)
     else:
-        found = decide_transitive(graph, verify, verify.measure, threshold)
-    return replace(found, dropped=documents[found.dropped], kept=documents[found.kept]), verify.verified
+        found = decide_transitive(graph, verify, measure, threshold, max_pairs=pairs)
+    return replace(found, dropped=documents[found.dropped], kept=documents[found.kept])

@@ -55,7 +55,7 @@ class SketchSettings:
     seed: int = 1
     """Seed of the hash functions; for minhash, datasketch's own."""
     key_bits: Literal[32, 64] = 32
-    """Bits of a band key: 64 for more than about 100 million documents."""
+    """Bits of a stored band key; a join of many documents takes further ones from the sketch (`Signatures.wide_keys`)."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("fast_similarity", "minhash"):
@@ -90,6 +90,15 @@ class Signatures:
 
     def __len__(self) -> int:
         return len(self.shingles)
+
+    def wide_keys(self, band: int, span: slice) -> npt.NDArray[np.uint64]:
+        """Keys of 64 bits of a band, of some documents: stored ones of 32 are followed by a hash of the sketch entries they are made of."""
+        keys = self.bands[band][span]
+        if keys.dtype == np.uint64:
+            return np.asarray(keys)
+        out, rows = np.empty(len(keys), np.uint64), self.settings.rows
+        _widen(keys, self.sketch[span, band * rows : (band + 1) * rows], out)
+        return out
 
     @staticmethod
     def concatenate(parts: Sequence[Signatures]) -> Signatures:
@@ -212,6 +221,17 @@ def _emit(sketch, rows, keys, small, i):  # type: ignore[no-untyped-def]
     for j in range(len(sketch)):
         x = sketch[j] * _MIX_2
         small[i, j] = np.uint8((x >> np.uint64(56)) & _BYTE)
+
+
+@numba.njit(nogil=True, cache=True)
+def _widen(keys, entries, out):  # type: ignore[no-untyped-def]
+    """Keys of 32 bits, each followed by as many of a hash of `entries` (uint8, (documents, rows)) of the small sketch."""
+    for i in range(len(keys)):
+        more = _ZERO
+        for j in range(entries.shape[1]):
+            more = (more ^ np.uint64(entries[i, j])) * _BAND_PRIME
+            more ^= more >> _S32
+        out[i] = np.uint64(keys[i]) << _S32 | (more * _MIX_1) >> _S32
 
 
 @numba.njit(nogil=True, cache=True)

@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.dedup.graph import CandidateGraph
-from curate.dedup.leader import MAX_LEADERS, Decisions, Progress, Verify
-
-_SLICE = 1 << 22
+from curate.dedup.leader import MAX_LEADERS, MAX_PAIRS, Decisions, Progress, Verify
 
 
 @numba.njit(nogil=True, cache=True)
@@ -54,12 +52,12 @@ def _roots(parent):  # type: ignore[no-untyped-def]
     return np.array([_root(parent, v) for v in range(len(parent))], np.int64)
 
 
-def _slices(sizes: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Ranges of buckets, with the members that they hold, of about `_SLICE` members."""
+def _slices(sizes: npt.NDArray[np.int64], most: int) -> list[tuple[int, int, int]]:
+    """Ranges of buckets, with the members that they hold, of at most so many members, unless one bucket has more."""
     total, out, first = np.cumsum(sizes), [], 0
     while first < len(sizes):
         base = int(total[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(total, base + _SLICE, "right")))
+        last = max(first + 1, int(np.searchsorted(total, base + most, "right")))
         out.append((first, last, int(total[last - 1]) - base))
         first = last
     return out
@@ -72,6 +70,7 @@ def decide_transitive(
     threshold: float,
     max_pivots: int = MAX_LEADERS,
     progress: Progress | None = None,
+    max_pairs: int = MAX_PAIRS,
 ) -> Decisions:
     """Runs the transitive policy.
 
@@ -82,6 +81,7 @@ def decide_transitive(
         threshold: Least similarity of an edge.
         max_pivots: Members of a bucket that are compared with its later ones.
         progress: Told (rounds done, rounds) after each round.
+        max_pairs: Pairs of one call of `verify`, unless one bucket has more; the result does not depend on it.
 
     Returns:
         For each dropped document the most preferred of its component.
@@ -90,7 +90,7 @@ def decide_transitive(
     sizes = np.diff(graph.starts)
     longest = int(sizes.max(initial=0))
     comparisons, rounds = 0, min(longest - 1, max_pivots) if longest else 0
-    slices = _slices(sizes)
+    slices = _slices(sizes, max_pairs)
     for step in range(rounds):
         for first, last, room in slices:
             left, right = np.empty(room, np.int32), np.empty(room, np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -148,6 +149,18 @@ def test_two_writers_cannot_both_hold_a_lake(machine: Machine, address: str, mon
     with lock(second / ".lock", "forget"):
         pass
     assert not copy_of(second).held  # type: ignore[union-attr]
+
+
+def test_who_holds_a_lock_elsewhere_is_told_under_its_own_name(machine: Machine, address: str) -> None:
+    machine("a")
+    first = open_lake(address)
+    names = {".lock": "lock", "runs/one--two-/.lock": "runs/one--two-/.lock"}
+    with contextlib.ExitStack() as held:
+        for name in names:
+            held.enter_context(lock(first / name, "train"))
+        machine("b")
+        told = lease.living(copy_of(open_lake(address)))  # type: ignore[arg-type]
+    assert sorted(told) == sorted(names.values()) and all("(train)" in text for text in told.values())
 
 
 def test_of_writers_that_come_at_once_never_two_are_in(machine: Machine, address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.dedup import leader, transitive
 from curate.dedup.graph import candidate_graph
 from curate.dedup.join import Buckets
-from curate.dedup.leader import Decisions, decide_leaders
+from curate.dedup.leader import MAX_PAIRS, Decisions, decide_leaders
 from curate.dedup.transitive import decide_transitive
 
 THRESHOLD = 0.8
@@ -100,9 +99,7 @@ def test_order_and_repetition_of_buckets_and_slices_of_work_do_not_matter(case: 
     shuffled = [case.buckets[i] for i in random.permutation(len(case.buckets))]
     shuffled += [b for b in shuffled if random.random() < 0.3]
     one = decide_leaders(case.graph(), case.verify, THRESHOLD)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leader, "_SLICE", 1)
-        other = decide_leaders(case.graph(shuffled), case.verify, THRESHOLD)
+    other = decide_leaders(case.graph(shuffled), case.verify, THRESHOLD, max_pairs=1)
     assert found(one) == found(other) and np.array_equal(one.similarity, other.similarity)
 
 
@@ -134,10 +131,7 @@ def components(case: Case) -> dict[int, set[int]]:
 def test_the_transitive_policy_keeps_the_best_of_each_component(case: Case, tiny_slices: bool) -> None:
     place = {d: i for i, d in enumerate(case.order())}
     best = {d: min(group, key=place.__getitem__) for d, group in components(case).items()}
-    with pytest.MonkeyPatch.context() as patch:
-        if tiny_slices:
-            patch.setattr(transitive, "_SLICE", 1)
-        decisions = decide_transitive(case.graph(), case.verify, case.verify, THRESHOLD)
+    decisions = decide_transitive(case.graph(), case.verify, case.verify, THRESHOLD, max_pairs=1 if tiny_slices else MAX_PAIRS)
     assert found(decisions) == {d: b for d, b in best.items() if d != b and not case.locked[d]}
     assert np.array_equal(decisions.similarity, case.similarity[decisions.kept, decisions.dropped])
 
