@@ -12,7 +12,7 @@ from pathlib import Path
 from schemas.segments import Allotment, Segment, SourceShare, Stream, segments_hash, write_segments
 from schemas.settings import Outcome, StageSettings, TrainSettings, read_stage
 from schemas.store import publish_json
-from train.callbacks import Callback
+from train.callbacks import Callback, StepReport
 from train.interrupt import Interrupt
 from train.loop import Trainer
 from train.parallel import ranks
@@ -20,10 +20,16 @@ from train.stage import Stage
 
 
 class Curve(Callback):
-    """Held-out loss of the source trained on, by steps done."""
+    """Held-out loss of the source trained on, by steps done, and the optimizer's share of clipped elements, where it has one."""
 
     def __init__(self, source: str) -> None:
         self.name, self.points = f"heldout/{source}", dict[int, float]()
+        self.clipped = list[float]()
+
+    def on_step(self, run: Trainer, report: StepReport) -> None:
+        """Note what was clipped."""
+        if "share_clipped" in report.values:
+            self.clipped.append(report.values["share_clipped"])
 
     def on_evaluation(self, run: Trainer, values: Mapping[str, float]) -> None:
         """Note the loss."""

@@ -105,7 +105,7 @@ class Trainer:
         if missing:
             notices.append(f"training without torch.compile: {missing}")
         compiled = self.training.compile and not missing
-        self.computed, self.circumstances = facts(stage, compiled=compiled, ranks=self.ranks)
+        self.computed, self.circumstances = facts(stage, self.optimizer, compiled=compiled, ranks=self.ranks)
         checkpoint, faults = newest(stage.root, self.settings.folder)
         notices += [f"passed over a checkpoint: {fault}" for fault in faults]
         if checkpoint is not None:

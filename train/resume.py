@@ -17,6 +17,7 @@ from train.checkpoint import Checkpoint, load
 from train.interchange import IMPORTED
 from train.model import Decoder
 from train.named_state import by_name, for_optimizer
+from train.optim.sharded import ShardedOptimizer
 from train.parallel import Ranks
 from train.sharding import cut_optimizer, load_weights
 from train.stage import Stage
@@ -26,13 +27,14 @@ _SIZES = {name: value for name, value in dataclasses.asdict(ModelSettings()).ite
 """What a model had that was saved before a field was there."""
 
 
-def facts(stage: Stage, *, compiled: bool, ranks: Ranks) -> tuple[Facts, Facts]:
+def facts(stage: Stage, optimizer: torch.optim.Optimizer, *, compiled: bool, ranks: Ranks) -> tuple[Facts, Facts]:
     """What the losses depend on: settings that change what is computed, and circumstances that change its last bits."""
     training = stage.settings.training
     computed = {name: getattr(training, name) for name in ("precision", "tf32", "z_loss", "clip")}
     for name in ("optimizer", "schedule", "plateau", "spikes"):
         value = getattr(training, name)
         computed[name] = None if value is None else {k: v for k, v in dataclasses.asdict(value).items() if k != "rewinds"}
+    computed["optimizer"]["options"].pop("impl", None)  # a circumstance: who computes, not what
     device, layout = ranks.device, ranks.layout
     split = {"tensor": layout.tensor, "pipeline": layout.pipeline}
     beyond = ", ".join(f"{name} {size}" for name, size in split.items() if size > 1)
@@ -40,6 +42,7 @@ def facts(stage: Stage, *, compiled: bool, ranks: Ranks) -> tuple[Facts, Facts]:
         "ranks": f"{ranks.world} ({beyond}{' by positions' * layout.sequence})" if beyond else ranks.world,
         **({} if device.type == "cuda" else {"threads": torch.get_num_threads()}),  # a GPU's sums do not depend on them
         "compiled": compiled,
+        **({"optimizer_impl": optimizer.computed_by} if isinstance(optimizer, ShardedOptimizer) else {}),
         "micro_batch_rows": stage.micro_rows(ranks.data_ranks),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability(),
         "torch": str(torch.__version__),
@@ -63,23 +66,45 @@ def check_resume(checkpoint: Checkpoint, stage: Stage, computed: Facts, circumst
             where=where,
             fix="restore the run's segments.json; only segments that no step has reached may change",
         )
-    changed = _differences(state["computed"], computed)
-    ranks, before = circumstances["ranks"], state["circumstances"]["ranks"]
-    if ranks == before:
-        changed += _differences(state["circumstances"], circumstances)
+    before = _circumstances(state, circumstances)
+    changed = _differences(_computed(state), computed)
+    another = circumstances["ranks"] != before["ranks"]
+    if not another:
+        changed += _differences(before, circumstances)
     if changed and not allow_mismatch:
         raise LakeError(
             f"resuming would not continue the same loss sequence: {'; '.join(changed)}",
             where=where,
-            fix="run with what the checkpoint was made with, or accept another sequence with --allow-mismatch",
+            fix=_fix(before, circumstances),
         )
-    if ranks != before:
-        changed.append(f"{ranks} ranks, {before} before: the same rows, but losses may differ in their last bits")
+    if another:
+        changed.append(f"{circumstances['ranks']} ranks, {before['ranks']} before: the same rows, but losses may differ in their last bits")
     return "; ".join(changed)
 
 
+def _computed(state: Facts) -> Facts:
+    """A checkpoint's settings; those saved before ``optimizer_impl`` was a circumstance have it among the options."""
+    optimizer = state["computed"]["optimizer"]
+    options = {name: value for name, value in optimizer["options"].items() if name != "impl"}
+    return {**state["computed"], "optimizer": {**optimizer, "options": options}}
+
+
+def _circumstances(state: Facts, now: Facts) -> Facts:
+    """A checkpoint's circumstances; those saved before ``optimizer_impl`` was recorded had today's, unless C++ may be new."""
+    known = "optimizer_impl" in now and not (state["circumstances"]["compiled"] and now["optimizer_impl"].startswith("native"))
+    return ({"optimizer_impl": now["optimizer_impl"]} if known else {}) | state["circumstances"]
+
+
+def _fix(before: Facts, now: Facts) -> str:
+    fix = "run with what the checkpoint was made with, or accept another sequence with --allow-mismatch"
+    impl, asked = before.get("optimizer_impl"), now.get("optimizer_impl")
+    if impl is not None and asked is not None and impl.split()[0] != asked.split()[0]:
+        fix += f"; optimizer.options.impl: {impl.split()[0]} takes the checkpoint's steps"
+    return fix
+
+
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    return [f"{name} is {now[name]}, was {before[name]}" for name in now if before.get(name) != now[name]]
+    return [f"{name} is {now[name]}, was {before.get(name, 'not recorded')}" for name in now if before.get(name) != now[name]]
 
 
 def pretrained(stage: Stage) -> Path | None:

@@ -18,7 +18,9 @@ from tests.train.hold import HOLD, hold_file
 from tests.train.run_tables import After, finish, losses, start, table, trainer, until, valid
 from tests.train.tiny_lake import MODEL, TRAINING, build, documents, pack, write_lot, write_stage
 from train.interrupt import SAME_SECONDS, Interrupted
+from train.kernels.native import library
 from train.optim import OPTIMIZERS
+from train.resume import _circumstances, _computed
 from train.schedule import scale
 
 
@@ -291,6 +293,43 @@ def test_what_would_break_the_sequence_is_refused_unless_allowed(tmp_path):
     path.write_text(json.dumps(value))
     with pytest.raises(LakeError, match="model is another"):
         trainer(tmp_path, folder, allow_mismatch=True)
+
+
+@pytest.mark.skipif(bool(library.why_not()), reason=library.why_not())
+def test_another_implementation_of_the_optimizers_step_is_refused_and_the_checkpoints_own_goes_on(tmp_path, monkeypatch):
+    """The recipe says nothing of it: a C++ step where there was a compiled or an eager one, or one of another source or compiler."""
+    adafactor = dataclasses.replace(TRAINING.optimizer, name="adafactor", lr=1e-2, weight_decay=0.0)
+    folder, _, _ = build(tmp_path, training=dataclasses.replace(TRICKY, optimizer=adafactor))
+    with pytest.raises(Interrupted):
+        trainer(tmp_path, folder, After(5)).run()
+    stage = json.loads((folder / "stage.json").read_text())
+
+    def ask(impl):
+        stage["training"]["optimizer"]["options"] = {"impl": impl}
+        (folder / "stage.json").write_text(json.dumps(stage))
+
+    ask("native")
+    with pytest.raises(LakeError, match=r"optimizer_impl is native \(\w+\), was eager") as refused:
+        trainer(tmp_path, folder)
+    assert "optimizer.options.impl: eager" in str(refused.value)
+    with pytest.raises(Interrupted):
+        trainer(tmp_path, folder, After(1), allow_mismatch=True).run()
+    trainer(tmp_path, folder)
+    monkeypatch.setattr(library, "key", lambda: "another")
+    with pytest.raises(LakeError, match=r"optimizer_impl is native \(another\), was native \(\w+\)"):
+        trainer(tmp_path, folder)
+    ask("eager")
+    with pytest.raises(LakeError, match=r"optimizer_impl is eager, was native"):
+        trainer(tmp_path, folder)
+
+
+def test_checkpoints_older_than_the_record_of_the_implementation_go_on_where_it_is_certain():
+    """Before, compiled steps of Adafactor and CAME were by torch.compile or C++, and nothing told which."""
+    native, eager = {"optimizer_impl": "native (1)"}, {"optimizer_impl": "eager"}
+    for now, compiled, before in ((eager, True, "eager"), (native, False, "native (1)"), (native, True, None), ({}, True, None)):
+        assert _circumstances({"circumstances": {"compiled": compiled}}, now).get("optimizer_impl") == before
+    saved = {"computed": {"optimizer": {"options": {"impl": "compile", "clip": 1.0}}}}
+    assert _computed(saved) == {"optimizer": {"options": {"clip": 1.0}}}
 
 
 def test_a_changed_past_is_refused(tmp_path):

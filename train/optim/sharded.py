@@ -146,6 +146,22 @@ class ShardedOptimizer(torch.optim.Optimizer):
         update_rms = math.sqrt(squares / max(1, count))
         return {"update_rms": update_rms, "share_clipped": clipped / max(1, count), **state_bytes(self)}
 
+    @property
+    def computed_by(self) -> str:
+        """Who updates what a step over many tensors takes: eager, compile, triton, or native with its library's key. Bits depend on it."""
+        group = self.param_groups[0]
+        parameter = group["params"][0]
+        if group["impl"] == "eager" or isinstance(parameter, DTensor):
+            return "eager"
+        impl = choose(group["impl"], parameter, native=True)
+        if impl in ("compile", "native") and not _can_compile(parameter.device, impl):
+            return "eager"
+        if impl == "native":
+            from train.kernels.native import library
+
+            return f"native ({library.key()})"
+        return impl
+
     @abstractmethod
     def _start(self, parameter: torch.Tensor, group: dict[str, Any], place: Place) -> State:
         """Return the state before the first step; tensors shaped like the parameter must be made by ``like``."""

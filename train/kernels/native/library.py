@@ -28,20 +28,14 @@ def library() -> ctypes.CDLL:
     Raises:
         RuntimeError: no compiler, or one that fails; with what it said.
     """
-    compiler = _compiler()
-    if compiler is None:
-        raise RuntimeError("no C++ compiler (g++)")
-    # The macros a compiler predefines tell its version and this machine's instructions.
-    machine = _run([compiler, "-march=native", "-dM", "-E", "-x", "c++", os.devnull])
-    key = hashlib.blake2b("\0".join([_SOURCE.read_text(encoding="utf-8"), *_FLAGS, machine]).encode(), digest_size=8).hexdigest()
     folder = cache_folder() / "native"
-    path = folder / f"{_SOURCE.stem}-{key}.so"
+    path = folder / f"{_SOURCE.stem}-{key()}.so"
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".") as passing:
                 built = Path(passing, path.name)
-                _run([compiler, *_FLAGS, str(_SOURCE), "-o", str(built)])
+                _run([_compiler(), *_FLAGS, str(_SOURCE), "-o", str(built)])
                 built.replace(path)
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
@@ -54,6 +48,18 @@ def library() -> ctypes.CDLL:
 
 
 @functools.cache
+def key() -> str:
+    """Return what the library's results depend on, as hexadecimal digits: its source, the compiler's version, this machine's instructions.
+
+    Raises:
+        RuntimeError: no compiler, or one that fails.
+    """
+    machine = _run([_compiler(), "-march=native", "-dM", "-E", "-x", "c++", os.devnull])  # the macros that a compiler predefines
+    text = "\0".join([_SOURCE.read_text(encoding="utf-8"), *_FLAGS, machine])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@functools.cache
 def why_not() -> str:
     """Return why this machine cannot have the library, empty when it can."""
     try:
@@ -63,8 +69,11 @@ def why_not() -> str:
     return ""
 
 
-def _compiler() -> str | None:
-    return next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))), None)
+def _compiler() -> str:
+    found = next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))), None)
+    if found is None:
+        raise RuntimeError("no C++ compiler (g++)")
+    return found
 
 
 def _run(command: list[str]) -> str:
