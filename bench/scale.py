@@ -105,7 +105,7 @@ def one(documents: int, memory: int, folder: Path) -> None:
 
     def decide(batch: int) -> tuple[int, int]:
         which, buckets = components.batch(batch)
-        sketch = np.full((len(which), settings.k), batch, np.uint8)  # held, as the product does
+        sketch = np.ones((len(which), settings.k), np.uint8)  # held, as the product does
         found = decide_batch(
             (which, buckets), ranks, 0, lambda left, right: similar(which[left], which[right]), similar, 0.8, "leader", share
         )  # fmt: skip

@@ -23,7 +23,7 @@ from pipelines.trainer import live_trainer, lock_holder
 from schemas.copy_room import cache_bound
 from schemas.errors import LakeError
 from schemas.lease import living
-from schemas.manifest import Snapshot, read_snapshot
+from schemas.manifest import UNPACKED, Snapshot, read_snapshot
 from schemas.settings import read_outcome
 from schemas.store import TEMPORARY, holder, using, verify
 from schemas.working_copy import copy_of
@@ -177,14 +177,21 @@ def _runs(root: Path, elsewhere: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _steps(root: Path, snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
-    """Shards that are done and that no snapshot has taken: of a curation that was stopped, or of other recipes."""
+    """Shards that are done and that no snapshot has taken: of a curation that was stopped, or what finished ones needed on their way."""
     named = {entry.key for snapshot in snapshots.values() for entries in snapshot.steps.values() for entry in entries}
-    done = [path for path in root.glob("manifests/*/*/*.json") if path.stem not in named]
-    steps = Counter(path.parent.parent.name for path in sorted(done, key=lambda path: path.stat().st_mtime))
-    counted = ", ".join(f"{step} {count:,}" for step, count in steps.items())
-    unfinished = f"shards that no snapshot holds: {counted}; an interrupted curation goes on from them when it is run again,"
+    finished = max((path.stat().st_mtime_ns for name in (CURRENT, UNPACKED) for path in root.glob(f"snapshots/{name}.json")), default=0)
+    times = {path: path.stat().st_mtime_ns for path in root.glob("manifests/*/*/*.json") if path.stem not in named}
+    done = sorted((path for path, written in times.items() if written > finished), key=lambda path: times[path])
+    counted = ", ".join(f"{step} {count:,}" for step, count in Counter(path.parent.parent.name for path in done).items())
+    unfinished = f"shards later than the current snapshot: {counted}; an interrupted curation goes on from them when it is run again,"
     detail = f"{unfinished} what is left over goes with `gristmill snapshot --collect`"
     yield "unfinished steps", NOTE if done else GOOD, detail if done else "none"
+    if spare := len(times) - len(done):
+        yield (
+            "spare shards",
+            GOOD,
+            f"{spare:,} of finished curations, in no snapshot; `gristmill snapshot --collect` deletes what is not needed",
+        )
 
 
 def _stages(root: Path) -> Iterator[Finding]:

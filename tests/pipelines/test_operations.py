@@ -139,7 +139,9 @@ def test_the_doctor_tells_what_an_interrupted_curation_has_left_and_which_run_is
     for entries in read_snapshot(lake).steps.values():
         for entry in entries:
             commit(lake, entry)
-    assert findings(lake)["unfinished steps"] == ("ok", "none")
+    commit(lake, put(lake, "holdout_draw", {"signals": [{"doc_id": doc(0)}]}, "on the way"))
+    write_snapshot(lake, read_snapshot(lake))
+    assert findings(lake)["unfinished steps"] == ("ok", "none") and findings(lake)["spare shards"][1].startswith("1 of finished")
     commit(lake, put(lake, "signals", {"signals": [{"doc_id": doc(0)}]}, "later"))
     state, detail = findings(lake)["unfinished steps"]
     assert state == "note" and "signals 1;" in detail and "run again" in detail
