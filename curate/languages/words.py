@@ -116,8 +116,8 @@ def _entries(signals: int, mine: int) -> tuple[Callable[..., None], Callable[...
             groups = np.empty(length + 1, np.int32)
             count_groups(rules.classes, s[:length], groups)
             reading_signals(rules.classes, s[:length], ends, kinds, n, groups, out)
-            places, marks, totals, table, counts, firsts, sieve = gram_room(max(n, 1))
-            top_ngrams(ends, n, hashes, table, counts, firsts, places, sieve, marks, out)
+            places, marks, totals, table, counts, firsts, sieve, pairs, met = gram_room(max(n, 1))
+            top_ngrams(ends, n, hashes, table, counts, firsts, places, pairs, met, out)
             duplicate_ngrams(s[:length], ends, n, hashes, rules.powers, totals, table, places, firsts, sieve, marks, out)
 
     return look, count

@@ -14,7 +14,7 @@ from curate.signals.code_points import ALPHA, SPACE, class_of
 from curate.signals.hashing import load_word, shift_for
 from curate.signals.kernels import kernel, small, sources_digest
 from curate.signals.lines import line_signals
-from curate.signals.ngrams import duplicate_ngrams, top_ngrams
+from curate.signals.ngrams import PAIRS, duplicate_ngrams, top_ngrams
 from curate.signals.tokenizer import english_rules, tokenize
 from curate.signals.words import reading_signals, word_signals
 from schemas.signals import SIGNALS
@@ -172,11 +172,12 @@ def chunk_room(size):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def gram_room(size):  # type: ignore[no-untyped-def]
-    """Buffers for the n-grams of `size` words: places, marks, prefixes; a table's keys, counts, first words; a sieve."""
+    """Buffers for the n-grams of `size` words: places, marks, prefixes; a table's keys, counts, first words; a sieve; counts of pairs."""
     slots = np.int64(1) << (np.uint64(64) - shift_for(size + 1))
     places, marks, totals = np.empty(size, np.int32), np.empty(size, np.uint8), np.empty(size + 1, np.uint64)
     table, counts, firsts = np.empty(slots, np.uint64), np.empty(slots, np.int32), np.empty(slots, np.int32)
-    return places, marks, totals, table, counts, firsts, np.empty(4 * slots, np.uint8)
+    sieve, pairs, met = np.empty(4 * slots, np.uint8), np.empty(PAIRS, np.uint16), np.empty(size, np.uint16)
+    return places, marks, totals, table, counts, firsts, sieve, pairs, met
 
 
 @njit(nogil=True)
@@ -201,8 +202,8 @@ def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out
     reading_signals(rules.classes, s[:length], ends, kinds, n, groups, out)
     if len(grams[0]) < n:
         grams = gram_room(n)
-    places, marks, totals, table, counts, firsts, sieve = grams
-    top_ngrams(ends, n, hashes, table, counts, firsts, places, sieve, marks, out)
+    places, marks, totals, table, counts, firsts, sieve, pairs, met = grams
+    top_ngrams(ends, n, hashes, table, counts, firsts, places, pairs, met, out)
     duplicate_ngrams(s[:length], ends, n, hashes, rules.powers, totals, table, places, firsts, sieve, marks, out)
     return lines, chunks, prefix, pieces, grams
 

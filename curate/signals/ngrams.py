@@ -22,7 +22,11 @@ SHORT, MIDDLE, LONG = 8, 16, 32
 """Lengths whose repeats are marked; each is also the mark's bit."""
 TINY = 1
 """Mark of words whose 5-grams are shorter than SHORT."""
-MOST = 255
+MOST = (1 << 16) - 1
+PAIRS = 1 << 17
+"""Most slots in which 2-grams are counted: half of a common second cache. In a long text more share a slot, and what is sought there
+occurs more often."""
+PAIRS_SHIFT = np.uint64(64 - 17)
 
 
 @inlined
@@ -40,13 +44,13 @@ def joined(gram, word):  # type: ignore[no-untyped-def]
 
 
 @small
-def count_pairs(n, words, places, sieve, met):  # type: ignore[no-untyped-def]
+def count_pairs(n, words, places, pairs, met):  # type: ignore[no-untyped-def]
     """Sets met[word] to how often the 2-gram at each word may occur, at most MOST; returns the largest.
 
-    `places` is scratch of n entries, `sieve` of at least 4 n rounded up to a power of two.
+    `places` is scratch of n entries, `pairs` of PAIRS.
     """
-    shift = shift_for(2 * n)
-    counts = cleared(sieve, shift)
+    shift = max(shift_for(2 * n), PAIRS_SHIFT)
+    counts = cleared(pairs, shift)
     for word in range(n - 1):
         place = home(joined(words[word], words[word + 1]), shift)
         places[word] = place
@@ -101,7 +105,7 @@ def most_frequent(size, words, places, found, keys, counts, firsts):  # type: ig
 
 
 @kernel
-def top_ngrams(ends, n, words, keys, counts, firsts, places, sieve, met, out):  # type: ignore[no-untyped-def]
+def top_ngrams(ends, n, words, keys, counts, firsts, places, pairs, met, out):  # type: ignore[no-untyped-def]
     """Adds the character counts of the most frequent 2-, 3- and 4-grams.
 
     Args:
@@ -112,14 +116,15 @@ def top_ngrams(ends, n, words, keys, counts, firsts, places, sieve, met, out):  
         counts: Scratch, as long as `keys`.
         firsts: Scratch, as long as `keys`.
         places: Scratch, as long as the number of words.
+        pairs: Scratch, PAIRS long.
         met: Scratch, as long as the number of words.
-        sieve: Scratch as `count_pairs` needs it.
         out: The row of signals to add to.
     """
     if n < 2:
         return
-    bound = count_pairs(n, words, places, sieve, met)
-    # A guess that is too high costs another look, one that is too low many full hashes.
+    bound = count_pairs(n, words, places, pairs, met)
+    # A guess that is too high costs another look, one that is too low many full hashes. After one that was too high, half of it is tried,
+    # but no less than was found: the true best occurs at least as often.
     guess = bound - bound // 4
     for size in range(2, min(n, 4) + 1):
         best, first = 1, 0
@@ -128,7 +133,7 @@ def top_ngrams(ends, n, words, keys, counts, firsts, places, sieve, met, out):  
             best, first = most_frequent(size, words, places, frequent(size, least, n, met, places), keys, counts, firsts)
             if best >= least or least == 2:
                 break
-            least = max(best, 2)  # the true best occurs at least as often as the best of these
+            least = max(best, least // 2, 2)
         if best < 2:
             best, first = 1, 0
         begin = int(ends[first - 1]) if first > 0 else 0
