@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curate.corpus import column_array, locators
 from curate.curation import Curation, file_of, source_of
 from curate.edit.failures import edit_steps
 from curate.read import check_records
 from curate.sql import connect, literal, parquet, present, scan
 from curate.step import Shard, ShardWriter, Step
+from curate.survivors import rows_in
 from schemas.errors import GristmillError, InputError
 from schemas.manifest import Entry
 from schemas.store import bring, here, read_json
@@ -46,34 +51,59 @@ def verdicts_step(c: Curation) -> tuple[Step, list[Shard]]:
 def _verdicts(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     if task["documents"] is None:
         return {"verdicts": 0}
-    with connect() as db:
-        scan(db, "documents", writer.root, [(task["shard"], task["documents"])], ["doc_id", "source", "bytes", "text_version"])
-        scan(db, "failures", writer.root, [(task["shard"], task["failures"])], ["failures"])
-        for name, schema in (("repeats", REPEATS), ("clusters", CLUSTERS), ("holdout", HOLDOUT)):
-            if task[name] is None:
-                db.register(name, schema.empty_table())
-            else:
-                db.execute(f"CREATE TEMP VIEW {name} AS FROM {parquet([str(writer.root / task[name])])}")
-        verdicts = db.sql(
-            f"""
-            SELECT d.doc_id, d.source, d.locator,
-                CASE WHEN len(f.failures) > 0 OR c.locator IS NOT NULL OR h.state = 'near_holdout' THEN 'dropped'
-                     WHEN h.state = 'held_out' THEN 'held_out' ELSE 'kept' END AS state,
-                CASE WHEN len(f.failures) > 0 THEN f.failures[1].rule
-                     WHEN c.locator IS NOT NULL THEN c.kind || '_duplicate'
-                     WHEN h.state = 'near_holdout' THEN h.state END AS reason,
-                f.failures,
-                coalesce(c.kept_doc_id, CASE WHEN h.state = 'near_holdout' THEN h.reference END) AS kept_doc_id,
-                coalesce(c.similarity, CASE WHEN h.state = 'near_holdout' THEN h.similarity END) AS similarity,
-                d.bytes, d.text_version
-            FROM documents d JOIN failures f USING (locator)
-                LEFT JOIN (FROM clusters WHERE locator >> 32 = {task["shard"]}) c USING (locator)
-                LEFT JOIN (FROM holdout WHERE locator >> 32 = {task["shard"]}) h USING (locator)
-            WHERE d.locator NOT IN (SELECT locator FROM repeats) ORDER BY d.locator
-            """
-        ).to_arrow_table()
+    documents = _read(writer.root, task["documents"], ["doc_id", "source", "bytes", "text_version"])
+    failures = _read(writer.root, task["failures"], ["failures"])["failures"]
+    places = pa.array(locators(task["shard"], len(failures)))
+    cluster = _beside(places, writer.root, task["clusters"], CLUSTERS)
+    held = _beside(places, writer.root, task["holdout"], HOLDOUT)
+    failed, copied = pc.greater(failures.value_lengths(), 0), cluster["locator"].is_valid()
+    held_out, near = (pc.fill_null(pc.equal(held["state"], state), False) for state in ("held_out", "near_holdout"))
+    dropped = pc.or_(pc.or_(failed, copied), near)
+    verdicts = pa.table(
+        {
+            "doc_id": documents["doc_id"],
+            "source": documents["source"],
+            "locator": places,
+            "state": pc.case_when(pc.make_struct(dropped, held_out), "dropped", "held_out", "kept"),
+            "reason": pc.coalesce(
+                _first_rules(failures, failed),
+                pc.binary_join_element_wise(cluster["kind"], "duplicate", "_"),
+                pc.if_else(near, "near_holdout", None),
+            ),
+            "failures": failures,
+            "kept_doc_id": pc.coalesce(cluster["kept_doc_id"], pc.if_else(near, held["reference"], None)),
+            "similarity": pc.coalesce(cluster["similarity"], pc.if_else(near, held["similarity"], None)),
+            "bytes": documents["bytes"],
+            "text_version": documents["text_version"],
+        }
+    )
+    repeated = rows_in(writer.root, task["repeats"], task["shard"])
+    if len(repeated):
+        verdicts = verdicts.take(pa.array(np.setdiff1d(np.arange(len(places)), repeated)))
     writer.table("verdicts", verdicts)
     return {"verdicts": verdicts.num_rows}
+
+
+def _read(root: Path, path: str, columns: Sequence[str]) -> dict[str, pa.Array]:
+    """Columns of a shard's table."""
+    table = pq.read_table(root / path, columns=list(columns), partitioning=None)
+    return {name: column_array(table, name) for name in columns}
+
+
+def _beside(places: pa.Array, root: Path, path: str | None, schema: pa.Schema) -> dict[str, pa.Array]:
+    """Columns of a table that names each document at most once, a row a document of a shard; nulls where it does not name one."""
+    if path is None:
+        return {field.name: pa.nulls(len(places), field.type) for field in schema}
+    span = [("locator", ">=", places[0].as_py()), ("locator", "<=", places[-1].as_py())]
+    table = pq.read_table(root / path, schema=schema, filters=span, partitioning=None)
+    rows = pc.index_in(places, column_array(table, "locator"))
+    return {name: column_array(table, name).take(rows) for name in schema.names}
+
+
+def _first_rules(failures: pa.ListArray, failed: pa.BooleanArray) -> pa.StringArray:
+    """The first rule that each document fails, null where it passes."""
+    first = pc.if_else(failed, failures.offsets[:-1], None)
+    return pc.struct_field(failures.values, "rule").take(first)
 
 
 def check_sources(c: Curation) -> None:
