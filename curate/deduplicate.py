@@ -118,6 +118,7 @@ def deduplicate_step(c: Curation) -> tuple[Step, list[Shard]]:
         "signatures": present(c.paths("sign", "signatures")),
         "earlier": [c.generations[: len(before)], [file_of(entry, "clusters") for entry in before]],
         "memory_bytes": c.memory_bytes,
+        "threads": c.executor.workers,
     }
     shards = [Shard(f"{number:05d}", [inputs, [entry.content for entry in before]], task) for number in range(len(c.generations))]
     return Step(
@@ -240,7 +241,7 @@ def _near(
             policy=near.policy,
             locked=int(np.count_nonzero(alive[: lake.old])),
             memory_limit=task["memory_bytes"] // 2,
-            threads=os.cpu_count() or 1,
+            threads=task["threads"] or os.cpu_count() or 1,
         )
     for first in range(0, len(found.document), CHUNK):
         part = slice(first, first + CHUNK)

@@ -25,7 +25,13 @@ class Died:
 
 
 class Executor(Protocol):
-    """Whatever can run shard functions; results come in any order, and a shard may run more than once."""
+    """Whatever can run shard functions; results come in any order, and a shard may run more than once.
+
+    Attributes:
+        workers: shards worked on at once, which a shard that is alone may use as threads; 0 where it takes the cores it finds.
+    """
+
+    workers: int
 
     def run(self, function: Callable[..., Any], tasks: Sequence[Any], processes: bool) -> Iterator[tuple[int, Any]]:
         """Yield (position of the task, its result or ``Died``) as they finish; a failure cancels what has not begun and is raised."""

@@ -45,6 +45,8 @@ class NotStored(GristmillError):
 class _Refusing:
     """An executor that finds what is stored, and refuses to compute."""
 
+    workers = 0
+
     def run(self, function: Callable[..., Any], tasks: Sequence[Any], processes: bool) -> Iterator[tuple[int, Any]]:
         if tasks and tasks[0][1].name == "generation":  # a record of settings, which other rules are part of: made, and not published
             yield from ((turn, _record(step, shard)) for turn, (_, step, shard, _) in enumerate(tasks))

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
+
 from curate.engine import Died, Executor, LocalExecutor
 from schemas.errors import GristmillError
 
@@ -31,7 +33,9 @@ def engine(name: str, workers: int) -> Iterator[Executor]:
         GristmillError: the packages are absent, or no scheduler answers.
     """
     if name == "local":
-        yield LocalExecutor(workers)
+        executor = LocalExecutor(workers)
+        pa.set_cpu_count(executor.workers)  # a shard's own reading is no thread more
+        yield executor
         return
     with _client(LocalExecutor(workers).workers) as client:
         yield DaskExecutor(client)
@@ -67,6 +71,8 @@ def _client(workers: int) -> Iterator[Client]:
 
 class DaskExecutor:
     """Runs shards on a Dask cluster; a worker that dies has its shards done by others, since each shard may run again."""
+
+    workers = 0
 
     def __init__(self, client: Client) -> None:
         self.client = client

@@ -2,6 +2,7 @@
 
 import pytest
 
+from curate import deduplicate
 from curate.dedup import scratch
 from tests.curate.made_text import corpus, write_jsonl
 from tests.curate.published import rows, run
@@ -44,3 +45,16 @@ def test_no_duplicates_publish_no_file_and_one_document_is_enough(tmp_path):
     write_jsonl(tmp_path / "books/a.jsonl", ["quite another text is here"])
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     assert run(tmp_path / "lake", tmp_path / "recipe.yaml").files("clusters") == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_choice_has_as_many_threads_as_the_run_has_workers(recipe_path, tmp_path, monkeypatch, workers):
+    threads, find = [], deduplicate.find_near_duplicates
+
+    def watched(*arguments, **options):
+        threads.append(options["threads"])
+        return find(*arguments, **options)
+
+    monkeypatch.setattr(deduplicate, "find_near_duplicates", watched)
+    run(tmp_path / "lake", recipe_path, workers)
+    assert threads == [workers]
