@@ -12,7 +12,7 @@ from schemas.curation import Alarms, Block, Choices, Decontaminate, Dedup, Holdo
 from schemas.edits import Edit
 from schemas.errors import RecipeError, nearest
 from schemas.model import ModelSettings, with_size
-from schemas.settings import TrainSettings, build
+from schemas.settings import SCHEDULE_OPTIONS, ScheduleSettings, TrainSettings, build
 from schemas.sources import Source
 from schemas.stages import Pack, Stage, Tokenizer
 from schemas.strict import NAME, SQL_NAME, Strict
@@ -151,7 +151,10 @@ class Recipe(Strict):
         Raises:
             RecipeError: a change that names no setting, has the wrong type, or leaves no rows for a step.
         """
-        merged = merge(asdict(self.training), stage.training)
+        base, own = asdict(self.training), stage.training.get("schedule")
+        if isinstance(own, dict) and own.get("name", base["schedule"]["name"]) != base["schedule"]["name"]:
+            base["schedule"] |= {name: getattr(ScheduleSettings, name) for name in SCHEDULE_OPTIONS}  # another schedule has no such options
+        merged = merge(base, stage.training)
         where = where or f"stages.{stage.name}.training"
         settings: TrainSettings = build(TrainSettings, merged, where)
         for name in ("batch_rows", "micro_batch_rows"):

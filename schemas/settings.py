@@ -73,6 +73,10 @@ class ScheduleSettings:
     start: Literal["fresh", "rewarm", "continue"] = "fresh"
 
 
+SCHEDULE_OPTIONS = {"decay_every": "step", "decay_factor": "step", "cooldown": "wsd", "cooldown_shape": "wsd"}
+"""Options that one schedule alone has."""
+
+
 @dataclass(frozen=True)
 class EarlyStopSettings:
     """End a stage when held-out loss stops falling; what it did not use goes back to the budgets.

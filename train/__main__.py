@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from schemas.errors import DONE, SAVED, GristmillError
 from schemas.store import lock, open_lake, remove, remove_temporary
@@ -86,5 +88,20 @@ def _inside(lake: Path, stage: str) -> str:
     return path.relative_to(lake).as_posix()
 
 
+def _end() -> NoReturn:
+    """Run the command and end the process; at once where an error left the ranks' group open, whose end would wait for the others."""
+    try:
+        code = main()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end()

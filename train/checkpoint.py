@@ -18,7 +18,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,17 +75,19 @@ def write_part(staging: Path, tensors: dict[str, Any], part: int, parts: int) ->
         note.rename(staging / f"part-{part:05d}.json")
 
 
-def publish_parts(staging: Path, final: Path, state: dict[str, Any], parts: int) -> None:
-    """Wait for all parts, write the state and the manifest, and give the folder its name.
+def publish_parts(staging: Path, final: Path, state: dict[str, Any], parts: int, given_up: Callable[[], bool] = lambda: False) -> None:
+    """Wait for all parts, or until ``given_up()``; write the state and the manifest, and give the folder its name.
 
     Raises:
-        LakeError: the disk is full or not writable; no checkpoint is left under the name.
+        LakeError: the disk is full or not writable, or a part is missing; no checkpoint is left under the name.
     """
     with _staged(staging):
         notes = [staging / f"part-{part:05d}.json" for part in range(parts)]
         while not all(note.is_file() for note in notes):
             if not staging.is_dir():
                 raise OSError("another rank could not write its part")
+            if given_up():
+                raise OSError("the run ended before another rank had written its part")
             time.sleep(0.01)
         manifest = {name: entry for note in notes for name, entry in json.loads(note.read_text(encoding="utf-8")).items()}
         text = json.dumps({"format": FORMAT, "parts": parts, **state}, sort_keys=True, indent=1)

@@ -152,7 +152,7 @@ class Trainer:
             self._leave()
             raise
         finally:
-            self.saver.close()
+            self.saver.leave()
             self.stage.close()
             self.progress.close()
 

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from schemas.errors import GristmillError
 from schemas.parallel import ParallelSettings
+from train.interrupt import Interrupted
 
 WHOLE = ParallelSettings()
 
@@ -150,7 +151,12 @@ class Ranks:
 
 @contextmanager
 def ranks() -> Iterator[Ranks]:
-    """Join the process group that torchrun describes in the environment; without torchrun this is the only rank."""
+    """Join the process group that torchrun describes in the environment; without torchrun this is the only rank.
+
+    An error may be this rank's alone, while others wait in a collective that it will never join. Gloo ends their wait when the group is
+    destroyed; NCCL would make this rank wait for them, so on CUDA the group is left as it is, and whoever ends the process does it at once
+    (``train.__main__``): torchrun then stops the others.
+    """
     world, rank, local = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")))
     device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -166,10 +172,20 @@ def ranks() -> Iterator[Ranks]:
         return
     # Objects (tables, signals) cross between CPUs by gloo: over NCCL they would take the devices' memory.
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=30))
+    together = device.type != "cuda"
     try:
         yield Ranks(rank, world, device)
         dist.barrier()  # a rank that tears down while another still talks to it aborts
+        together = True
+    except Interrupted:
+        together = True
+        raise
     finally:
-        # Ends the group's threads if nothing holds it: one that gives a tensor back while the interpreter ends aborts the process.
-        dist.destroy_process_group()
-        gc.collect()
+        if together:
+            _leave_group()
+
+
+def _leave_group() -> None:
+    # Ends the group's threads if nothing holds it: one that gives a tensor back while the interpreter ends aborts the process.
+    dist.destroy_process_group()
+    gc.collect()

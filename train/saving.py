@@ -7,6 +7,8 @@ writes its own part into one staging folder and then says so in a file; rank 0 p
 
 from __future__ import annotations
 
+import contextlib
+import math
 import secrets
 import threading
 import time
@@ -20,6 +22,9 @@ from schemas.store import TEMPORARY
 from train.checkpoint import prune, publish_parts, write_part
 from train.parallel import Ranks
 from train.sharding import to_pieces
+
+PARTS_SECONDS = 10.0
+"""How long a run that ends waits for other ranks' parts of a checkpoint."""
 
 
 class Saver:
@@ -44,6 +49,7 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._copy: dict[str, Any] = {}
+        self._left = math.inf
 
     def save(self, path: str, tensors: Callable[[], dict[str, Any]], state: dict[str, Any], keep: set[str]) -> None:
         """Save a checkpoint; every rank must call.
@@ -62,9 +68,19 @@ class Saver:
         staging = self.ranks.broadcast(f"{TEMPORARY}{secrets.token_hex(8)}-{Path(path).name}")
         if self.ranks.part is not None:
             found = {name: to_pieces(value) for name, value in tensors().items()}
+            arrived = None
             if self.asynchronous:
                 found = self._copy = copied(found, self._copy)
-            self._start(lambda: self._write(path, staging, found, state, keep, began))
+                if self.ranks.device.type == "cuda":
+                    arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+                    arrived.record()
+
+            def work() -> None:
+                if arrived is not None:
+                    arrived.synchronize()
+                self._write(path, staging, found, state, keep, began)
+
+            self._start(work)
         if not self.asynchronous:
             self.wait()
 
@@ -79,6 +95,11 @@ class Saver:
             error, self._error = self._error, None
             raise error
         self.ranks.broadcast(None)
+
+    def leave(self) -> None:
+        """Wait for this rank's pending work at the end of the run, and no longer than ``PARTS_SECONDS`` for that of other ranks."""
+        self._left = time.monotonic()
+        self.close()
 
     def close(self) -> None:
         """Wait for this rank's pending work, whatever becomes of it."""
@@ -101,7 +122,7 @@ class Saver:
         part, parts = self.ranks.part or 0, self.ranks.parts
         write_part(folder, tensors, part, parts)
         if self.ranks.first:
-            publish_parts(folder, self.root / path, state, parts)
+            publish_parts(folder, self.root / path, state, parts, lambda: time.monotonic() > self._left + PARTS_SECONDS)
             prune(self.root, self.folder, keep, self.last, self.every)
         self.seconds = time.perf_counter() - began
 
@@ -115,7 +136,17 @@ def copied(value: Any, into: Any) -> Any:
         return type(value)(copied(inner, old) for inner, old in zip(value, before, strict=True))
     if not isinstance(value, torch.Tensor):
         return value
-    plain = type(value) in (torch.Tensor, torch.nn.Parameter)
-    if plain and isinstance(into, torch.Tensor) and (into.shape, into.dtype) == (value.shape, value.dtype):
-        return into.copy_(value.detach())
-    return value.detach().to("cpu", copy=True) if plain else value.detach().clone().cpu()
+    value = value.detach()
+    if hasattr(value, "__tensor_flatten__"):  # a packaged optimizer's state of several tensors
+        return value.clone().cpu()
+    if not isinstance(into, torch.Tensor) or (into.shape, into.dtype) != (value.shape, value.dtype):
+        into = room_for(value)
+    return into.copy_(value, non_blocking=value.is_cuda)
+
+
+def room_for(value: torch.Tensor) -> torch.Tensor:
+    """Memory of the CPU for a copy: pinned for what is on a CUDA device, if there is so much (else copies are slower, and wait)."""
+    if value.is_cuda:
+        with contextlib.suppress(RuntimeError):
+            return torch.empty_like(value, device="cpu", pin_memory=True)
+    return torch.empty_like(value, device="cpu")

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 
 from schemas.errors import RecipeError
-from schemas.settings import ScheduleSettings
-
-_OPTIONS = {"decay_every": "step", "decay_factor": "step", "cooldown": "wsd", "cooldown_shape": "wsd"}
-"""Options that one schedule alone has."""
+from schemas.settings import SCHEDULE_OPTIONS, ScheduleSettings
 
 
 def scale(settings: ScheduleSettings, step: int, steps: int, before: float = 0.0) -> float:
@@ -69,7 +66,7 @@ def check_schedule(settings: ScheduleSettings) -> None:
         if not holds:
             raise RecipeError(f"{getattr(settings, field)} is not {wanted}", where=f"training.schedule.{field}")
     default = ScheduleSettings()
-    for field, owner in _OPTIONS.items():
+    for field, owner in SCHEDULE_OPTIONS.items():
         if settings.name != owner and getattr(settings, field) != getattr(default, field):
             raise RecipeError(
                 f"{settings.name!r} has no {field}", where=f"training.schedule.{field}", fix=f"leave it out, or set name to {owner}"

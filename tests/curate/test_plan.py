@@ -14,6 +14,7 @@ from schemas.segments import Allotment, ends, unused
 from schemas.stages import Stage
 from tests.curate.judged_lake import recipe
 from train.order import Order
+from train.schedule import check_schedule
 
 LENGTH = 8
 
@@ -258,6 +259,16 @@ def test_stage_training_changes_the_recipes_settings_field_by_field():
     assert (changed.clip, changed.optimizer.lr, changed.optimizer.weight_decay, changed.early_stop.patience) == (0.5, 0.1, 0.0, 4)
     with pytest.raises(RecipeError, match="did you mean 'batch_rows'"):
         made.training_of(stage(batch_row=3))
+
+
+def test_a_stage_of_another_schedule_does_not_take_over_what_only_the_recipes_has():
+    made = recipe(training={"schedule": {"name": "wsd", "cooldown": 4, "cooldown_shape": "cosine", "warmup_steps": 3}})
+    cooled = made.training_of(stage(schedule={"name": "linear", "start": "continue"})).schedule
+    check_schedule(cooled)
+    assert (cooled.name, cooled.start, cooled.warmup_steps) == ("linear", "continue", 3)
+    assert made.training_of(stage(schedule={"warmup_steps": 0})).schedule.cooldown == 4
+    with pytest.raises(RecipeError, match="'linear' has no cooldown"):
+        check_schedule(made.training_of(stage(schedule={"name": "linear", "cooldown": 9})).schedule)
 
 
 def test_unused_counts_segments_never_reached():

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from schemas.errors import GristmillError
-from tests.train.run_tables import After, finish, losses, start, table, trainer, valid
+from tests.train.run_tables import REPOSITORY, After, finish, losses, start, table, trainer, valid
 from tests.train.tiny_lake import TRAINING, build
 from train.__main__ import main
 from train.interrupt import Interrupted
@@ -91,6 +92,36 @@ def test_no_thread_of_the_group_outlives_it(tmp_path):
         free.bind(("127.0.0.1", 0))
         (tmp_path / "port").write_text(str(free.getsockname()[1]))
     torch.multiprocessing.spawn(leave, (2, tmp_path), nprocs=2)
+
+
+LEFT_ALONE = """
+import contextlib, runpy, sys, time
+import torch, torch.distributed as dist
+import train.__main__, train.device_lock, train.loop
+join, met = dist.init_process_group, sys.argv.pop()
+dist.init_process_group = lambda *_, **__: join("gloo", init_method="file://" + met, rank=0, world_size=1)
+dist.destroy_process_group = lambda: time.sleep(3600)  # as NCCL does while other ranks are in a collective
+torch.cuda.is_available, torch.cuda.device_count, torch.cuda.set_device = lambda: True, lambda: 1, lambda _: None
+train.device_lock.device_lock = lambda _: contextlib.nullcontext()
+def fail(*_, **__):
+    raise {error}
+train.loop.Trainer = fail
+runpy.run_module("train", run_name="__main__")
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo")
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [("train.__main__.GristmillError('no room')", 2, "error: no room"), ("ValueError('a fault')", 1, "ValueError: a fault")],
+)
+def test_an_error_of_one_rank_on_cuda_ends_its_process_whatever_the_others_wait_for(tmp_path, error, code, said):
+    lake = tmp_path / "lake"
+    folder = build(lake, rows=8)[0]
+    script = [sys.executable, "-c", LEFT_ALONE.format(error=error), str(lake), str(folder), str(tmp_path / "met")]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    done = subprocess.run(script, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
 def test_more_ranks_than_devices_are_refused(monkeypatch):

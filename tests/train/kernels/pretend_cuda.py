@@ -64,7 +64,7 @@ class _Moves(TorchFunctionMode):
             return _moved(args[0], torch.device("cpu"))
         if func is torch.Tensor.to:
             return self._to(*args, **kwargs)
-        device = kwargs.get("device")
+        device, _ = kwargs.get("device"), kwargs.pop("pin_memory", False)
         if device is None:
             return func(*args, **kwargs)
         found = func(*args, **{**kwargs, "device": "cpu"})
@@ -77,6 +77,26 @@ class _Moves(TorchFunctionMode):
             device = DEVICE
         copy = kwargs.get("copy", False)
         return _moved(tensor if dtype is None else tensor.to(dtype, copy=copy), device or tensor.device, copy)
+
+
+class Event:
+    """A point in the device's work, which is always done.
+
+    Attributes:
+        waits: how often any of them was waited for.
+    """
+
+    waits = 0
+
+    def __init__(self, blocking: bool = False) -> None:
+        self.recorded = False
+
+    def record(self) -> None:
+        self.recorded = True
+
+    def synchronize(self) -> None:
+        assert self.recorded
+        Event.waits += 1
 
 
 def _moved(tensor: torch.Tensor, device: torch.device, copy: bool = False) -> torch.Tensor:
@@ -95,6 +115,7 @@ def pretended() -> Iterator[torch.device]:
         (torch.cuda, "is_available"): lambda: True,
         (torch.cuda, "is_bf16_supported"): lambda *_: True,
         (torch.cuda, "manual_seed_all"): lambda _: None,
+        (torch.cuda, "Event"): Event,
         (torch.cuda, "get_device_name"): lambda *_: "NVIDIA H100 80GB HBM3",
         (torch.cuda, "max_memory_allocated"): lambda *_: 0,
         (torch.cuda, "synchronize"): lambda *_: None,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from schemas.model import ModelSettings
-from tests.train.kernels.pretend_cuda import OnCuda, pretended
+from tests.train.kernels.pretend_cuda import Event, OnCuda, pretended
 from tests.train.run_tables import After, Never, losses
 from tests.train.tiny_lake import MODEL, TRAINING, build
 from train import metrics
@@ -22,6 +22,7 @@ from train.optim import build_optimizer
 from train.optim.shards import local_of
 from train.parallel import Ranks
 from train.precision import store_weights
+from train.saving import copied
 from train.stage import MicroBatch, Stage
 from train.step import StepRules, train_step
 
@@ -103,12 +104,34 @@ def test_a_stage_interrupted_and_resumed_with_another_number_of_threads(tmp_path
         torch.set_num_threads(1)
 
     run(lakes[0], torch.device("cpu"), 1)
+    Event.waits = 0
     with pretended() as device:
         run(lakes[1], device, 2)
+    assert Event.waits == 2, "each save waits for its copy"
     for metric in ("loss", "grad_norm", "heldout"):
         one, two = (losses(lake, metric) for lake in lakes)
         assert one.keys() == two.keys() and len(one) >= 1
         np.testing.assert_allclose(list(two.values()), list(one.values()), rtol=1e-5)
+
+
+def test_what_is_on_the_device_is_copied_without_waiting_into_pinned_memory_once(monkeypatch):
+    asked, waited, make, copy = [], set(), torch.empty_like, torch.Tensor.copy_
+
+    def copying(to, by, non_blocking=False):
+        waited.add((isinstance(by, OnCuda), not non_blocking))
+        return copy(to, by, non_blocking)
+
+    monkeypatch.setattr(torch, "empty_like", lambda *given, **options: asked.append(options) or make(*given, **options))
+    monkeypatch.setattr(torch.Tensor, "copy_", copying)
+    with pretended() as device:
+        state = {"model": {"w": torch.arange(6.0).to(device)}, "step": [torch.tensor(3.0)]}
+        first = copied(state, {})
+        state["model"]["w"].add_(1)
+        second = copied(state, first)
+    assert [bool(options.get("pin_memory")) for options in asked] == [True, False]
+    assert (True, False) in waited and (True, True) not in waited
+    assert second["model"]["w"] is first["model"]["w"] and type(second["model"]["w"]) is torch.Tensor
+    assert torch.equal(second["model"]["w"], torch.arange(1.0, 7.0)) and second["step"][0] == 3
 
 
 def test_heads_too_narrow_for_flex_attention_attend_by_a_mask():
