@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from schemas.errors import PlanError
-from schemas.ranges import Range, Ranges, minus, size, union
+from schemas.ranges import Range, Ranges, both, minus, size, union
 from schemas.segments import Allotment, Segment, allotments, spent
 
 
@@ -53,13 +53,13 @@ class LotState:
     Attributes:
         lot: the lot.
         free: uses that can be given out.
-        cursor: uses from here on were never given out.
+        given: uses that a stage was planned with before, whether it came to use them or not.
         orders: epochs whose rows come in the order of another, for they give its rows once more: (epoch, that one), ascending.
     """
 
     lot: LotBudget
     free: Ranges
-    cursor: int = 0
+    given: Ranges = ()
     orders: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -70,7 +70,11 @@ class LotState:
     @property
     def returned(self) -> Ranges:
         """Free uses that were given out before and not used."""
-        return minus(self.free, [(self.cursor, self.lot.uses)])
+        return both(self.free, self.given)
+
+    def was_given(self, use: int) -> bool:
+        """Whether a stage was planned with a use before."""
+        return any(start <= use < stop for start, stop in self.given)
 
     def take(self, rows: int) -> tuple[list[Allotment], LotState]:
         """The next ``rows`` uses, returned ones first, and the state after."""
@@ -86,16 +90,16 @@ class LotState:
         return taken, self.give(taken)
 
     def _piece(self, start: int, stop: int) -> tuple[int, int | None]:
-        """Up to where uses from ``start`` on can be one allotment, and its order: not over the cursor or into another order."""
+        """Up to where uses from ``start`` on can be one allotment, and its order: all or none given before, and of one order."""
         orders = dict(self.orders)
         epoch = start // self.lot.rows
-        stop = min(stop, self.cursor) if start < self.cursor else stop
+        stop = min([stop, *(edge for span in self.given for edge in span if edge > start)])
         if epoch in orders:
             return min(stop, (epoch + 1) * self.lot.rows), orders[epoch]
         ahead = [other * self.lot.rows for other in orders if other > epoch]
         return min([stop, *ahead]), None
 
-    def give(self, given: Iterable[Allotment]) -> LotState:
+    def give(self, given: Sequence[Allotment]) -> LotState:
         """The state after allotments of it were given out.
 
         Raises:
@@ -111,10 +115,10 @@ class LotState:
             )
         return replace(self, free=left).saw(given)
 
-    def saw(self, given: Iterable[Allotment]) -> LotState:
+    def saw(self, given: Sequence[Allotment]) -> LotState:
         """The state once allotments are known to have been planned, whether they were used or not."""
         orders = dict(self.orders) | {a.start // self.lot.rows: a.order for a in given if a.order is not None}
-        return replace(self, cursor=max([self.cursor, *(a.stop for a in given)]), orders=tuple(sorted(orders.items())))
+        return replace(self, given=union([*self.given, *((a.start, a.stop) for a in given)]), orders=tuple(sorted(orders.items())))
 
     def give_back(self, unused: Iterable[Range]) -> LotState:
         """The state after ranges of uses that were given out are free again."""

@@ -114,7 +114,7 @@ def _lines(plan: StagePlan) -> list[ForecastLine]:
                 sum(_used(plan.after[lot]) * state.lot.row_length for lot, state in mine.items())
                 / sum(state.lot.rows * state.lot.row_length for state in mine.values()),
                 sum(_worth(plan.after[lot]) - _worth(state) for lot, state in mine.items()),
-                sum(a.rows for a in taken if a.stop <= mine[a.lot].cursor),
+                sum(a.rows for a in taken if mine[a.lot].was_given(a.start)),
             )
         )
     return lines

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from curate.budget import LotBudget, States, fresh
+from curate.dues import Portion, Quotas, due_rows, rows_needed
 from curate.earlier import Earlier, last_shares
 from curate.mixture import follows_budgets, left_by_source, source_quotas, starting_weights, whole
 from curate.model_size import CHINCHILLA, parameters
@@ -25,9 +26,6 @@ from schemas.stages import Stage
 
 WINDOW = 8
 """Shards shuffled together; with the seed it fixes each epoch's order, so it is the same in all segments of a run."""
-
-LONGEST_BLOCK = 1 << 14
-"""Rows up to which a segment is dealt by what each source is due, where those before it did not end with whole periods."""
 
 SPARE = 64
 """Rows set apart to be replayed beyond their share, since each segment rounds its own."""
@@ -87,12 +85,6 @@ class Place:
     append: bool = False
 
 
-Portion = tuple[str, bool]
-"""A source, and whether its rows are replayed."""
-
-Quotas = Mapping[Portion, int]
-
-
 def plan_stage(stage: Stage, states: States, place: Place, earlier: Earlier | None = None) -> StagePlan:
     """Plan a stage, or the rest of it.
 
@@ -114,7 +106,7 @@ def plan_stage(stage: Stage, states: States, place: Place, earlier: Earlier | No
 
 
 class _Planner:
-    """Plans one stage; ``now`` is what is left, ``pools`` what is set apart to be replayed, ``owed`` rows due, as segments are made."""
+    """Plans one stage; as segments are made ``now`` is what is left, ``pools`` what is set apart to be replayed, ``owed`` what is due."""
 
     def __init__(self, stage: Stage, states: States, place: Place, earlier: Earlier) -> None:
         self.stage, self.before, self.place, self.earlier = stage, states, place, earlier
@@ -175,7 +167,7 @@ class _Planner:
     def _plan_part(self, part: Part, done: int) -> None:
         """Append the segments of a part from its row ``done`` on."""
         stage = self.stage
-        self.owed = {}
+        self.owed = dict(self.earlier.owed) if done and not follows_budgets(stage) else {}
         if stage.adaptive is not None:
             self.decisions = self._decide(part)
         own = source_quotas(stage, self._mine(part), part.rows, {d.source: d.after for d in self.decisions} or None)
@@ -187,13 +179,14 @@ class _Planner:
         if self.place.rows is None:
             self._refuse_impossible(part, rows, own, slices)
         why = "rewind" if self.place.rows is not None and not self.segments else ""
-        for cut in slices:
+        for number, cut in enumerate(slices):
             at = max(cut.start, done)
             why = why or cut.why
             while at < cut.stop:
-                if follows_budgets(stage) and self.segments:
-                    own = source_quotas(stage, self._mine(part), rows - at)
-                made = self._segment(part, cut, (at, rows), self._quotas(part, own, cut, rows), why)
+                if follows_budgets(stage) and self.segments and not self._lasts(part, own, rows - at):
+                    own, self.owed = source_quotas(stage, self._mine(part), rows - at), {}
+                ahead = [(each.stop - each.start, self._quotas(part, own, each, rows)) for each in slices[number + 1 :]]
+                made = self._segment(part, cut, (at, rows), self._quotas(part, own, cut, rows), why, ahead)
                 if not made.rows:
                     return
                 at, why = (at + made.rows, "pacing" if stage.pacing else "spent") if stage.adaptive is None else (rows, "")
@@ -227,14 +220,25 @@ class _Planner:
         weights |= {(name, True): share for name, share in self.replays.items()}
         return dict(zip(weights, whole(list(weights.values()), rows), strict=True))
 
-    def _segment(self, part: Part, cut: Slice, span: tuple[int, int], quotas: Quotas, why: str) -> Segment:
+    def _lasts(self, part: Part, own: Mapping[str, int], rows: int) -> bool:
+        """Whether what is left goes on in the shares that it has for so many rows."""
+        left, period = left_by_source(self._mine(part)), sum(own.values())
+        return all(self.owed.get((name, False), 0) + Fraction(rows * quota, period) <= left.get(name, 0) for name, quota in own.items())
+
+    def _segment(
+        self, part: Part, cut: Slice, span: tuple[int, int], quotas: Quotas, why: str, ahead: Sequence[tuple[int, Quotas]]
+    ) -> Segment:
         """Append the longest segment from row ``span[0]`` of a part of ``span[1]`` rows to the end of a slice.
 
-        Where more must follow in the slice it ends with whole steps and, if it is long enough, whole periods.
+        Where more must follow in the slice it ends with whole steps and, if it is long enough, whole periods. It goes on from what the
+        segments before it owe, and deals so that the slices ahead can go on from what it owes.
         """
         stage, (at, rows) = self.stage, span
+        left = left_by_source(self._mine(part))
+        quotas = dict(quotas) | {p: 0 for p, debt in self.owed.items() if debt > 0 and not quotas.get(p) and not p[1] and left.get(p[0])}
+        owed = [self.owed.get(portion, Fraction(0)) for portion in quotas]
         groups = {name: [state for state in self._mine(part).values() if state.lot.source == name] for name, _ in quotas}
-        dealt = Interleave(list(quotas.values()))
+        dealt = Interleave(list(quotas.values()), owed)
         unit = math.lcm(dealt.period, cut.batch)
         opening = next_opening(stage, groups.values(), unit if unit * 8 <= rows else cut.batch, span)
         deals = {name: streams_of(stage, groups[name], span) for name, replayed in quotas if not replayed}
@@ -248,54 +252,45 @@ class _Planner:
             unit = unit if unit <= size else cut.batch
             size = size // unit * unit or size
         after = dict(self.now)
-        if size and stage.adaptive is None and not follows_budgets(stage):
-            quotas = self._block(quotas, size, dict(zip(quotas, have, strict=True)))
-            dealt = Interleave(list(quotas.values()))
+        due = due_rows(quotas, owed, size, [(cut.stop - at - size, quotas), *ahead]) if stage.adaptive is None else []
+        if size:
+            planned = Interleave(list(quotas.values()), owed, due, size)
+            if all(planned.counts(size) <= have):
+                dealt = planned
+            else:
+                due = []
+        late = dict(zip(quotas, due, strict=True)) if due else {}
         shares = []
-        for ((name, replayed), quota), count in zip(quotas.items(), dealt.counts(size), strict=True):
+        for (portion, quota), debt, count in zip(quotas.items(), owed, dealt.counts(size), strict=True):
+            name, replayed = portion
             if replayed:
                 taken, self.pools[name] = first_rows(self.pools[name], int(count))
-                shares.append(SourceShare(name, quota, (Stream(1, tuple(taken)),), True))
+                streams: tuple[Stream, ...] = (Stream(1, tuple(taken)),)
             else:
-                spare = min(have[list(quotas).index((name, False))], rows) if stage.adaptive is not None else int(count)
-                shares.append(SourceShare(name, quota, allot(deals[name][0], int(count), spare, after)))
+                spare = min(have[list(quotas).index(portion)], rows) if stage.adaptive is not None else int(count)
+                streams = allot(deals[name][0], int(count), spare, after)
+            if quota or count:
+                shares.append(SourceShare(name, quota, streams, replayed, debt, late.get(portion)))
         place = self.place
         made = Segment(
             stage.name, place.first_row, size, place.first_step, cut.batch, place.seed, WINDOW, tuple(shares), why, self.decisions
         )
         if size:
             self.now = after
+            self.owed |= dict(zip(quotas, dealt.owed_after(size), strict=True))
             self.segments.append(made)
             self.place = replace(place, first_row=place.first_row + made.rows, first_step=place.first_step + made.steps)
         return made
-
-    def _block(self, quotas: Quotas, size: int, have: Mapping[Portion, int]) -> Quotas:
-        """Quotas of a segment of ``size`` rows: the mixture's, or where the segments before left rows due, how many each portion gets.
-
-        Due are differences of rounded cumulative targets, so that no source is starved by segments however short: each of them deals
-        to within a row by itself, and a source of 0.5 % would get none of 60 rows, segment after segment.
-        """
-        period = sum(quotas.values())
-        due = {portion: self.owed.get(portion, Fraction(0)) + Fraction(quota * size, period) for portion, quota in quotas.items()}
-        counts = dict(zip(due, _rounded(list(due.values()), size), strict=True))
-        if not any(self.owed.values()) or size > LONGEST_BLOCK or any(counts[portion] > have[portion] for portion in counts):
-            plain = Interleave(list(quotas.values())).counts(size)
-            counts = {portion: int(count) for portion, count in zip(quotas, plain, strict=True)}
-        else:
-            quotas = {portion: count for portion, count in counts.items() if count}
-        self.owed |= {portion: due[portion] - counts[portion] for portion in due}
-        return quotas
 
     def _refuse_impossible(self, part: Part, rows: int, own: Mapping[str, int], slices: Sequence[Slice]) -> None:
         """Refuse what the budgets do not hold."""
         stage, place, states = self.stage, self.place, self._mine(part)
         left, need = left_by_source(states), dict.fromkeys(own, 0)
         plain = len({cut.own for cut in slices}) == 1 and not self.replays
-        for cut in [Slice(0, rows, place.batch, slices[0].own, "")] if plain and slices else slices:
-            quotas = self._quotas(part, own, cut, rows)
-            for (name, replayed), count in zip(quotas, Interleave(list(quotas.values())).counts(cut.stop - cut.start), strict=True):
-                if not replayed:
-                    need[name] = need.get(name, 0) + int(count)
+        cuts = [Slice(0, rows, place.batch, slices[0].own, "")] if plain and slices else slices
+        for (name, replayed), count in rows_needed([(cut.stop - cut.start, self._quotas(part, own, cut, rows)) for cut in cuts]).items():
+            if not replayed:
+                need[name] = count
         short = [name for name in need if need[name] > left.get(name, 0)]
         if not short or stage.tokens == "rest" or (follows_budgets(stage) and rows <= sum(left[name] for name in own)):
             return
@@ -350,16 +345,6 @@ def refuse_replay(stage: Stage, states: States, place: Place, earlier: Earlier) 
     """
     if stage.replay is not None:
         _Planner(stage, states, place, earlier).set_apart(int(_rows_wanted(stage, place) or 0))
-
-
-def _rounded(due: Sequence[Fraction], total: int) -> list[int]:
-    """Whole numbers from 0 on that add up to a total, each as near to what is due as that allows; the first of equals goes first."""
-    counts = [max(0, math.floor(value)) for value in due]
-    while sum(counts) < total:
-        counts[max(range(len(due)), key=lambda at: (due[at] - counts[at], -at))] += 1
-    while sum(counts) > total:
-        counts[min((at for at in range(len(due)) if counts[at]), key=lambda at: (due[at] - counts[at], at))] -= 1
-    return counts
 
 
 def _less(share: float) -> str:

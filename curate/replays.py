@@ -62,24 +62,25 @@ def _again(state: LotState, used: Allotment) -> tuple[list[Allotment], LotState]
         order = dict(state.orders).get(epoch, epoch)
         for other in reversed(range(state.lot.repeats)):
             first = other * rows
-            untouched = first >= state.cursor and not minus([(first, first + rows)], state.free)
+            own = [(first, first + rows)]
+            untouched = not both(own, state.given) and not minus(own, state.free)
             if not places or other == epoch or dict(state.orders).get(other, order if untouched else -1) != order:
                 continue
             spans = both(state.free, [(first + start, first + stop) for start, stop in places])
             mine = [Allotment(state.lot.lot, start, stop, order) for start, stop in spans]
             places = minus(places, [(a.start - first, a.stop - first) for a in mine])
             found += mine
-            # Only the order is noted: the cursor stays, for it tells what earlier stages returned.
-            state = replace(state.give(mine), cursor=state.cursor)
+            # Only the order is noted: what was given before is what earlier stages were planned with.
+            state = replace(state.give(mine), given=state.given)
     return found, state
 
 
 def reserve(states: States, given: Mapping[str, Iterable[Allotment]]) -> dict[str, LotState]:
-    """The states after allotments by source were given out, with their orders, and with the cursors as they were."""
+    """The states after allotments by source were given out, with their orders, and with what was given before as it was."""
     after = dict(states)
     for allotments in given.values():
         for a in allotments:
-            after[a.lot] = replace(after[a.lot].give([a]), cursor=after[a.lot].cursor)
+            after[a.lot] = replace(after[a.lot].give([a]), given=after[a.lot].given)
     return after
 
 

@@ -350,7 +350,7 @@ def plan_rows(run: str, position: int, first_segment: int, segments: Sequence[Se
             "start": a.start,
             "stop": a.stop,
             "rows": a.rows,
-            "returned": a.stop <= before[a.lot].cursor,
+            "returned": before[a.lot].was_given(a.start),
         }
         for number, segment in enumerate(segments)
         for share in dealt(segment, segment.rows)

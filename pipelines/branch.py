@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from curate.budget import LotState, States, fresh, replay
+from curate.earlier import owed_at
 from curate.lots import LotTable
 from curate.plan import WINDOW, Place, plan_stage, training_lots
 from curate.stage import taken_over
@@ -65,7 +66,8 @@ def _planned(
     first_row = mine[0].first_row
     earlier = taken_over(root, past, first_row, {}, stage)
     if row > first_row:
-        earlier = replace(earlier, decisions=mine[segment_at(mine, row - 1)].decisions)
+        before = mine[segment_at(mine, row - 1)]
+        earlier = replace(earlier, decisions=before.decisions, owed=owed_at(before, row - before.first_row))
     place = Place(
         row,
         to,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import duckdb
 
-from schemas.interleave import Interleave
-from schemas.segments import Segment, ends, read_segments
+from schemas.segments import Segment, deal_of, ends, read_segments
 
 CREATE = (
     "CREATE TABLE segments (run VARCHAR, segment INTEGER, stage VARCHAR, first_row BIGINT, end_row BIGINT, first_step BIGINT,"
@@ -45,6 +44,6 @@ def _insert(db: duckdb.DuckDBPyConnection, table: str, values: list[object]) -> 
 
 def _shares(segment: Segment, rows: int) -> Iterator[tuple[str, bool, float, int]]:
     """Source, whether its rows are replayed, its share, and its rows among the segment's first ``rows``."""
-    dealt = Interleave([share.quota for share in segment.sources])
+    dealt = deal_of(segment)
     for share, count in zip(segment.sources, dealt.counts(rows), strict=True):
         yield share.source, share.replayed, share.quota / dealt.period, int(count)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,15 +58,24 @@ class Stream:
 
 @dataclass(frozen=True)
 class SourceShare:
-    """A source's share of a segment: ``quota`` rows per period among the sources, dealt over its streams by their quotas.
+    """A source's share of a segment, dealt over its streams by their quotas.
 
-    A replayed share gives documents of earlier stages once more; a source may have one beside its own.
+    Attributes:
+        source: the source.
+        quota: its rows per period among the sources.
+        streams: what it gives.
+        replayed: whether it gives documents of earlier stages once more; a source may have such a share beside its own.
+        owed: rows that it is owed where the segment begins: what it was to have in the segments before, less what it had.
+        due: row of the segment, counted from 1, up to which it must have the row that its target is in the middle of at the end; None
+            by its own pace (see ``schemas.interleave``).
     """
 
     source: str
     quota: int
     streams: tuple[Stream, ...]
     replayed: bool = False
+    owed: Fraction = Fraction(0)
+    due: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,12 @@ class Segment:
         return -(-self.rows // self.batch)
 
 
+def deal_of(segment: Segment) -> Interleave:
+    """How the sources of a segment take turns."""
+    shares = segment.sources
+    return Interleave([s.quota for s in shares], [s.owed for s in shares], [s.due for s in shares], segment.rows)
+
+
 def ends(segments: Sequence[Segment]) -> list[int]:
     """Position in the run's order at which each segment stops being in force: its planned end, or where a later one begins."""
     found: list[int] = []
@@ -175,7 +191,7 @@ def remaining(segment: Segment, rows: int) -> list[SourceShare]:
 def _cut(segment: Segment, rows: int) -> list[tuple[tuple[Stream, ...], tuple[Stream, ...]]]:
     """Of each source, what the first ``rows`` rows use of its streams, and what is left of them."""
     found = []
-    by_source = Interleave([share.quota for share in segment.sources]).counts(rows)
+    by_source = deal_of(segment).counts(rows)
     for share, share_rows in zip(segment.sources, by_source, strict=True):
         by_stream = Interleave([stream.quota for stream in share.streams]).counts(int(share_rows))
         parts = [_cut_stream(stream, int(count)) for stream, count in zip(share.streams, by_stream, strict=True)]
@@ -249,14 +265,16 @@ def segment_to_json(segment: Segment) -> dict[str, Any]:
     """The JSON form of a segment; what has its default is left out."""
     value = asdict(segment)
     for share in value["sources"]:
-        if not share["replayed"]:
-            del share["replayed"]
+        share["owed"] = str(share["owed"])
+        for name in [name for name, default in _SHARE_DEFAULTS.items() if share[name] == default]:
+            del share[name]
         for stream in share["streams"]:
             stream["allotments"] = [_short(a) for a in stream["allotments"]]
     value["excluded"] = [_short(a) for a in value["excluded"]]
     return {name: field for name, field in value.items() if name not in _DEFAULTS or field not in (_DEFAULTS[name], list(_DEFAULTS[name]))}
 
 
+_SHARE_DEFAULTS: dict[str, Any] = {"replayed": False, "owed": "0", "due": None}
 _DEFAULTS: dict[str, Any] = {"why": "planned", "decisions": (), "excluded": ()}
 
 
@@ -277,6 +295,8 @@ def segment_from_json(value: dict[str, Any]) -> Segment:
             s["quota"],
             tuple(Stream(t["quota"], tuple(Allotment(**a) for a in t["allotments"])) for t in s["streams"]),
             s.get("replayed", False),
+            Fraction(s.get("owed", 0)),
+            s.get("due"),
         )
         for s in value["sources"]
     )

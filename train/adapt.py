@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from schemas.adaptive import decide
 from schemas.interleave import Interleave, whole_quotas
-from schemas.segments import Segment, SourceShare, read_segments, remaining, segment_at, write_segments
+from schemas.segments import Segment, deal_of, read_segments, remaining, segment_at, write_segments
 from train.parallel import Ranks
 from train.stage import Stage
 
@@ -81,8 +82,9 @@ def reweighed(
     weights = {d.source: d.after for d in current.decisions}
     decisions = decide(settings, weights, losses, history, limits)
     after = {d.source: d.after * own for d in decisions}
+    owed = deal_of(current).owed_after(row - current.first_row)
     quotas = whole_quotas([s.quota / period if s.replayed else after.get(s.source, 0.0) for s in shares], tolerance=0.001)
-    if Interleave(quotas).longest(have) < rest:
+    if Interleave(quotas, owed).longest(have) < rest:
         return None
-    sources = tuple(SourceShare(s.source, quota, s.streams, s.replayed) for s, quota in zip(shares, quotas, strict=True))
+    sources = tuple(replace(share, quota=quota, owed=debt, due=None) for share, quota, debt in zip(shares, quotas, owed, strict=True))
     return Segment(current.stage, row, rest, step, current.batch, current.seed, current.window, sources, "adaptive", decisions)

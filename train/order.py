@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.interleave import Interleave
-from schemas.segments import Segment, ends
+from schemas.segments import Segment, deal_of, ends
 
 Ints = NDArray[np.int64]
 _Words = NDArray[np.uint64]
@@ -124,7 +124,7 @@ class _Dealer:
     """A segment's quotas and allotments: from an offset in the segment to (source, lot, use), and back."""
 
     def __init__(self, segment: Segment, rows: int, sources: tuple[str, ...], lots: tuple[str, ...]) -> None:
-        self.sources = Interleave([share.quota for share in segment.sources])
+        self.sources = deal_of(segment)
         self.source_index = np.array([sources.index(share.source) for share in segment.sources], dtype=np.int64)
         self.streams: list[tuple[Interleave, list[_Allotments]]] = []
         self.lots: set[int] = set()
@@ -175,7 +175,7 @@ class _Dealer:
             for t, allotments in enumerate(streams):
                 turn = allotments.turns(lot, uses)
                 here = np.nonzero(turn >= 0)[0]
-                if len(here) and interleave.quotas[t] and self.sources.quotas[s]:
+                if len(here) and interleave.quotas[t]:
                     index = interleave.position(np.full(len(here), t), turn[here])
                     found[here] = self.sources.position(np.full(len(here), s), index)
         return found

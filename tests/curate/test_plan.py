@@ -221,12 +221,12 @@ def test_a_past_that_was_not_left_is_refused():
         replay(fresh([lot("b")]), segments, 10)
 
 
-def test_states_join_ranges_and_keep_the_cursor():
-    state = LotState(lot("a", 0, 10, 2), ((12, 20),), 12).give_back([(3, 5), (5, 7), (11, 12)])
+def test_states_join_ranges_and_know_what_was_given_before():
+    state = LotState(lot("a", 0, 10, 2), ((12, 20),), ((0, 12),)).give_back([(3, 5), (5, 7), (11, 12)])
     assert state.returned == ((3, 7), (11, 12))
     taken, after = state.take(7)
     assert [(a.start, a.stop) for a in taken] == [(3, 7), (11, 12), (12, 14)]
-    assert (after.cursor, after.returned, after.left) == (14, (), 6)
+    assert (after.given, after.returned, after.left) == (((0, 14),), (), 6)
     assert state.give([Allotment("a-0", 4, 6)]).returned == ((3, 4), (6, 7), (11, 12))
     assert state.exclude([(4, 6), (13, 30)]).free == ((3, 4), (6, 7), (11, 13))
     with pytest.raises(ValueError, match="more than lot"):
