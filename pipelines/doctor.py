@@ -118,7 +118,7 @@ def _lake(root: Path, deep: bool, tell: Tell) -> Iterator[Finding]:
         swept = f"{leftovers} files of killed writers: the next `gristmill curate` removes them"
         yield "leftovers", NOTE if leftovers else GOOD, swept if leftovers else "none"
     yield from _runs(root, elsewhere)
-    yield from _readable("stages", _stages(root))
+    yield from _readable("stages", _stages(root, elsewhere))
     snapshots, unreadable = _snapshots(root)
     for name, error in unreadable.items():
         anew = "`gristmill curate RECIPE` writes it anew" if name == CURRENT else "restore or delete the file"
@@ -194,13 +194,15 @@ def _steps(root: Path, snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
         )
 
 
-def _stages(root: Path) -> Iterator[Finding]:
+def _stages(root: Path, elsewhere: Mapping[str, str]) -> Iterator[Finding]:
     for path in sorted(root.glob("runs/*/*-*/stage.json")):
         folder = path.parent
         name = f"stage {folder.parent.name}/{folder.name}"
         process = live_trainer(folder)
         if process is not None:
             yield name, GOOD, f"training now (process {process})"
+        elif read_outcome(folder) is None and (user := elsewhere.get(f"runs/{folder.parent.name}/.lock")):
+            yield name, GOOD, f"not ended; {user} sees to it"
         elif read_outcome(folder) is None:
             yield name, NOTE, "planned, not ended, and no trainer is at work: run again to resume it"
 

@@ -15,7 +15,7 @@ import duckdb
 import pytest
 from rich.console import Console
 
-from pipelines import stats
+from pipelines import doctor, stats
 from pipelines.catalog import ask
 from pipelines.cli import run_command
 from pipelines.diff import diff, place_of, print_diff
@@ -148,6 +148,17 @@ def test_the_doctor_tells_what_an_interrupted_curation_has_left_and_which_run_is
     with lock(lake / "runs/demo/.lock", "run"):
         assert "(run)" in findings(lake)["run demo"][1]
     assert "run demo" not in findings(lake)
+
+
+def test_the_doctor_leaves_a_stage_to_the_machine_that_holds_its_run(lake: Path) -> None:
+    (lake / "runs/far--off/0-code").mkdir(parents=True)
+    (lake / "runs/far--off/0-code/stage.json").write_text("{}")
+    ours, theirs = (
+        {what: (state, detail) for what, state, detail in doctor._stages(lake, elsewhere)}["stage far--off/0-code"]
+        for elsewhere in ({}, {"runs/far--off/.lock": "process 3 on b (run)"})
+    )
+    assert ours[0] == "note" and "run again" in ours[1]
+    assert theirs == ("ok", "not ended; process 3 on b (run) sees to it")
 
 
 def test_the_doctor_asks_prefect_which_runs_it_takes_for_alive(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
