@@ -91,8 +91,9 @@ def _computed(state: Facts) -> Facts:
 
 def _circumstances(state: Facts, now: Facts) -> Facts:
     """A checkpoint's circumstances; those saved before ``optimizer_impl`` was recorded had today's, unless C++ may be new."""
-    known = "optimizer_impl" in now and not (state["circumstances"]["compiled"] and now["optimizer_impl"].startswith("native"))
-    return ({"optimizer_impl": now["optimizer_impl"]} if known else {}) | state["circumstances"]
+    before: Facts = state["circumstances"]
+    known = "optimizer_impl" in now and not (before["compiled"] and now["optimizer_impl"].startswith("native"))
+    return ({"optimizer_impl": now["optimizer_impl"]} if known else {}) | before
 
 
 def _fix(before: Facts, now: Facts) -> str:
