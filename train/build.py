@@ -70,7 +70,7 @@ def build_stage_optimizer(stage: Stage, model: Decoder) -> torch.optim.Optimizer
     twice = settings.options.get("estimator") == "hutchinson"
     if training.compile and (settings.name == "kfac" or twice):
         raise RecipeError(
-            f"{settings.name} with options {settings.options} looks into the model's passes, which compiled blocks do not let it",
+            f"{settings.name}{' with estimator: hutchinson' * twice} looks into the model's passes, which compiled blocks do not let it",
             where="training.compile",
             fix="set it to false",
         )
