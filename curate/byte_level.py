@@ -1,10 +1,9 @@
-"""Pieces of text as GPT-2's pattern splits them, each encoded once: the ids that the `tokenizers` library gives, several times sooner.
+"""Pieces of text as GPT-2's or Llama 3's pattern splits them, each encoded once: the library's own ids, several times sooner.
 
-A byte-level tokenizer without a normaliser splits a text by a pattern (Radford et al. 2019) and merges inside the pieces alone, so the ids
-of a text are those of its pieces one after another. Text repeats its pieces: here they are found over UTF-8 bytes by a compiled kernel
-that does not hold the GIL, looked up in a table by hash and compared byte for byte, and only those never met go to the library. Which
-code points are letters, numbers or white space is asked of the library too, when one is first met, so that the split is its own whatever
-Unicode it follows.
+A byte-level tokenizer without a normaliser splits a text by a pattern and merges inside the pieces alone, so the ids of a text are those of
+its pieces one after another. Text repeats its pieces: here they are found over UTF-8 bytes by a compiled kernel that does not hold the GIL,
+looked up in a table by hash and compared byte for byte, and only those never met go to the library. Which code points are letters, numbers
+or white space is asked of the library too, when one is first met, so that the split is its own whatever Unicode it follows.
 """
 
 from __future__ import annotations
@@ -38,36 +37,53 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 
-def splits_alike(tokenizer: dict[str, Any]) -> bool:
-    """Whether a tokenizer.json splits text as it is by GPT-2's pattern, and merges inside the pieces alone."""
-    split, model = tokenizer.get("pre_tokenizer") or {}, tokenizer.get("model") or {}
-    return (
+_NEWER = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+DIGITS = {_NEWER: 3, _NEWER.replace("{1,3}", ""): 1}
+"""Most digits of a piece by the pattern that Llama 3 took over from GPT-4, and its kind with digits apart."""
+
+
+def pattern_of(tokenizer: dict[str, Any]) -> int | None:
+    """The pattern by which a tokenizer.json splits text as it is, merging inside the pieces alone.
+
+    Returns:
+        0 for GPT-2's, else the most digits of a newer one; None where it does anything else.
+    """
+    steps, model = tokenizer.get("pre_tokenizer") or {}, tokenizer.get("model") or {}
+    split, byte_level = (steps.get("pretokenizers") or [None, None])[:2] if len(steps.get("pretokenizers") or ()) == 2 else (None, steps)
+    plain = (
         tokenizer.get("normalizer") is None
-        and split.get("type") == "ByteLevel"
-        and not split.get("add_prefix_space", True)
-        and split.get("use_regex", True)
+        and byte_level.get("type") == "ByteLevel"
+        and not byte_level.get("add_prefix_space", True)
         and model.get("type") == "BPE"
         and not model.get("dropout")
         and all(token.get("special") for token in tokenizer.get("added_tokens") or ())
     )
+    if not plain or byte_level.get("use_regex", True) != (split is None):
+        return None
+    if split is None:
+        return 0
+    isolated = split.get("type") == "Split" and split.get("behavior") == "Isolated" and not split.get("invert")
+    return DIGITS.get((split.get("pattern") or {}).get("Regex")) if isolated else None
 
 
 class PieceTable:
     """Pieces met so far with their ids; encodes texts by them, one call after another.
 
     Args:
-        content: a tokenizer.json that ``splits_alike``.
+        content: a tokenizer.json that has a pattern by ``pattern_of``.
     """
 
     def __init__(self, content: str) -> None:
         import tokenizers
 
         value = json.loads(content)
+        self._digits = pattern_of(value) or 0
         self._kinds = [
             (kind, tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "removed", invert=True))
             for kind, pattern in ((LETTER, r"\p{L}+"), (NUMBER, r"\p{N}+"), (SPACE, r"\s+"))
         ]
-        value["pre_tokenizer"]["use_regex"], value["post_processor"] = False, None
+        value["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        value["post_processor"] = None
         self._inner = tokenizers.Tokenizer.from_str(json.dumps(value))
         self._inner.encode_special_tokens = True
         self._inner.no_truncation()
@@ -105,7 +121,7 @@ class PieceTable:
         text = 0
         while True:
             text, self._count = _find(
-                data, offsets, text, self._classes, self._slots, self._hashes, self._starts, self._lengths, self._kept, known,
+                data, offsets, text, self._digits, self._classes, self._slots, self._hashes, self._starts, self._lengths, self._kept, known,
                 self._count, found, ends,
             )  # fmt: skip
             if text == len(offsets) - 1:
@@ -222,6 +238,12 @@ def _piece_end(data: Bytes, at: int, end: int, classes: Bytes) -> Any:
         kind = classes[_point(data, body)]
         if kind != SPACE:
             return _run(data, body + _width(data[body]), end, classes, kind)
+    return _space_end(data, at, end, classes)
+
+
+@kernel
+def _space_end(data: Bytes, at: int, end: int, classes: Bytes) -> Any:
+    r"""End of the piece of white space that begins at a byte, by ``\s+(?!\S)|\s+``."""
     stop = _run(data, at, end, classes, SPACE)
     if stop == end:
         return stop
@@ -229,6 +251,44 @@ def _piece_end(data: Bytes, at: int, end: int, classes: Bytes) -> Any:
     while data[last] & 0xC0 == 0x80:
         last -= 1
     return last if last > at else stop
+
+
+@kernel
+def _newer_end(data: Bytes, at: int, end: int, classes: Bytes, digits: int) -> Any:
+    """End of the piece that begins at a byte, by the first pattern of ``DIGITS``, with so many digits at most."""
+    first = data[at]
+    if first == 0x27 and at + 1 < end:
+        a = data[at + 1] | 0x20
+        if a == 0x73 or a == 0x74 or a == 0x6D or a == 0x64:
+            return at + 2
+        if at + 2 < end:
+            b = data[at + 2] | 0x20
+            if (a == 0x72 and b == 0x65) or (a == 0x76 and b == 0x65) or (a == 0x6C and b == 0x6C):
+                return at + 3
+            if data[at + 1] == 0xC5 and data[at + 2] == 0xBF:  # the long s is an s to a pattern that ignores case
+                return at + 3
+    kind = classes[_point(data, at)]
+    if kind == LETTER:
+        return _run(data, at, end, classes, LETTER)
+    after = at + _width(first)
+    following = classes[_point(data, after)] if after < end else UNKNOWN
+    if kind == NUMBER:
+        taken = 1
+        while taken < digits and after < end and classes[_point(data, after)] == NUMBER:
+            after += _width(data[after])
+            taken += 1
+        return after
+    if following == LETTER and first != 0x0A and first != 0x0D:
+        return _run(data, after, end, classes, LETTER)
+    if kind == OTHER or (first == 0x20 and following == OTHER):
+        stop = _run(data, after, end, classes, OTHER)
+        while stop < end and (data[stop] == 0x0A or data[stop] == 0x0D):
+            stop += 1
+        return stop
+    line = _run(data, at, end, classes, SPACE) - 1
+    while line >= at and data[line] != 0x0A and data[line] != 0x0D:
+        line -= 1
+    return line + 1 if line >= at else _space_end(data, at, end, classes)
 
 
 @kernel
@@ -253,6 +313,7 @@ def _find(
     data: Bytes,
     offsets: Ints,
     text: int,
+    digits: int,
     classes: Bytes,
     slots: NDArray[np.int32],
     hashes: NDArray[np.uint64],
@@ -273,7 +334,7 @@ def _find(
     while text < len(offsets) - 1:
         at, end, out = offsets[text], offsets[text + 1], ends[text]
         while at < end:
-            stop = _piece_end(data, at, end, classes)
+            stop = _piece_end(data, at, end, classes) if digits == 0 else _newer_end(data, at, end, classes, digits)
             value = _hash(data, at, stop)
             slot = value & mask
             while True:

@@ -20,6 +20,7 @@ from curate.identity import repeats_step
 from curate.languages.step import check_languages, languages_steps
 from curate.layout import check_expressions
 from curate.scores import check_signals, score_steps
+from curate.tokenize import check_tokenizer
 from curate.verdicts import check_sources, conservation_step, verdicts_step
 from schemas.manifest import UNPACKED, Snapshot, fingerprint, read_snapshot, write_snapshot
 
@@ -41,13 +42,15 @@ def read(c: Curation) -> None:
 
     Raises:
         RecipeError: an SQL expression of the recipe is not one allowed expression; found before anything is read.
-        InputError: a source has no input, no records, or too many bad ones.
+        InputError: a tokenizer's file cannot be used, also found before; a source has no input, no records, or too many bad ones.
     """
     check_signals(c.recipe)
     check_rules(c.recipe)
     check_languages(c.recipe)
     check_preference(c.recipe.dedup, c.recipe.signals)
     check_expressions(c.recipe)
+    if not c.rehearsal:
+        check_tokenizer(c.recipe)
     read_generations(c)
     check_sources(c)
     if len(c.documents) == len(c.before("read")):  # nothing is new

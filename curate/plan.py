@@ -305,12 +305,13 @@ class _Planner:
                 f"({used / once:.2f} of {max(lot.repeats for lot in lots)} epochs are used before; {epochs} epochs would be needed)"
             )
             if epochs <= MOST_EPOCHS:
-                fixes.append(f"sources.{name}.max_epochs to {epochs}" + (" with allow_many_epochs: true" if epochs > 7 else ""))
+                by = "max_epochs" if len({lot.repeats for lot in lots}) == 1 else "max_epochs (or repeats)"
+                fixes.append(f"sources.{name}.{by} to {epochs}" + (" with allow_many_epochs: true" if epochs > 7 else ""))
         most = int(rows * min(left[name] / need[name] for name in short))
         if plain:
             most = sum(left.values()) if follows_budgets(stage) else Interleave(list(own.values())).longest(_of(left, own))
         most = most // part.batch * part.batch * part.row_length
-        lower = "" if follows_budgets(stage) else f", lower the weight of {_some(short)}"
+        lower = "" if follows_budgets(stage) or len(need) == 1 else f", lower the weight of {_some(short)}"
         raised = f", or raise {_some(fixes)}" if fixes else ""
         of = "" if part.row_length == place.row_length else f" in rows of {part.row_length} tokens"
         raise PlanError(

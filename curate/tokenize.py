@@ -75,14 +75,28 @@ def tokenizer_step(recipe: Recipe, read: Sequence[Entry], verdicts: Sequence[Ent
         inputs = [[entry.content for entry in read], [entry.content for entry in verdicts], draw]
         task |= draw | {"documents": [file_of(e, "documents") for e in read], "verdicts": [file_of(e, "verdicts") for e in verdicts]}
     elif settings.kind != "byte":
-        file = _file(recipe, bool(fills))
-        loaded = _examined(_content(file), Path(str(settings.path)))
-        if fills and loaded.middle is None:
-            names = ", ".join(middle.TOKENS)
-            raise InputError(f"it has no tokens to fill in the middle, such as {names}", where=file["path"], fix="add them to the file")
-        inputs = loaded.fingerprint
-        task["file"] = file
+        inputs, task["file"] = _usable(recipe).fingerprint, _file(recipe, bool(fills))
     return Step("tokenizer", 1, {"kind": settings.kind, **fills}, _make_tokenizer), [Shard(settings.kind, inputs, task)]
+
+
+def check_tokenizer(recipe: Recipe) -> None:
+    """Refuse a tokenizer's file that cannot be used, which is known before anything is read.
+
+    Raises:
+        InputError: there is none, it loses something of a text, or it lacks the tokens of fill-in-the-middle.
+    """
+    if recipe.tokenizer.kind in ("file", "tiktoken"):
+        _usable(recipe)
+
+
+def _usable(recipe: Recipe) -> Tokenizer:
+    fills = any(source.fill_in_the_middle for source in recipe.sources.values())
+    path = Path(str(recipe.tokenizer.path))
+    loaded = _examined(_content(_file(recipe, fills)), path)
+    if fills and loaded.middle is None:
+        names = ", ".join(middle.TOKENS)
+        raise InputError(f"it has no tokens to fill in the middle, such as {names}", where=str(path), fix="add them to the file")
+    return loaded
 
 
 def _file(recipe: Recipe, fills: bool) -> dict[str, Json]:
@@ -105,7 +119,7 @@ def expected_vocabulary(recipe: Recipe) -> int:
         return ByteTokenizer(fills_middle=fills).vocabulary
     if recipe.tokenizer.kind == "bpe":
         return recipe.tokenizer.vocabulary
-    return _examined(_content(_file(recipe, fills)), Path(str(recipe.tokenizer.path))).vocabulary
+    return _usable(recipe).vocabulary
 
 
 def _make_tokenizer(writer: ShardWriter, task: Json) -> Mapping[str, int]:

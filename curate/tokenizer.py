@@ -130,10 +130,10 @@ class PairTokenizer(Tokenizer):
 
     @cached_property
     def _pieces(self) -> PieceTable | None:
-        """A table of the pieces met so far, where the pattern is GPT-2's; made once there is some text."""
-        from curate.byte_level import PieceTable, splits_alike
+        """A table of the pieces met so far, where the pattern is a known one; made once there is some text."""
+        from curate.byte_level import PieceTable, pattern_of
 
-        return PieceTable(self.json) if splits_alike(json.loads(self.json)) else None
+        return PieceTable(self.json) if pattern_of(json.loads(self.json)) is not None else None
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """See ``Tokenizer``."""
@@ -319,7 +319,7 @@ def refuse_lossy(tokenizer: Tokenizer, path: Path) -> None:
         raise InputError(
             f"it does not give texts back: {PROBE[at : at + 8]!r} comes back as {back[at : at + 8]!r}",
             where=str(path),
-            fix="take one of byte-level pairs without a normaliser, such as GPT-2's, Llama 3's or Qwen's",
+            fix="take one of byte-level pairs without a normaliser, such as GPT-2's or Llama 3's",
         )
 
 

@@ -11,15 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate import byte_level
-from curate.byte_level import PieceTable, splits_alike
+from curate.byte_level import DIGITS, PieceTable, pattern_of
 from curate.tokenizer import FEW, load_tokenizer, train_pairs
 
 TEXTS = ["def f(x):\n    return x + 1\n" * 20, "the quick brown fox doesn't jump over 12 lazy dogs'. " * 30, "naïve café 日本語 ½ 🙂 " * 20]
 
 
-@pytest.fixture(scope="module")
-def content():
-    return train_pairs(iter(TEXTS), 500)
+def with_pattern(content, pattern):
+    """A tokenizer.json that splits as Llama 3's does."""
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return json.dumps(json.loads(content) | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]}})
+
+
+@pytest.fixture(scope="module", params=["gpt2", *DIGITS], ids=["gpt2", "llama3", "digits apart"])
+def content(request):
+    plain = train_pairs(iter(TEXTS), 500)
+    return plain if request.param == "gpt2" else with_pattern(plain, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +71,12 @@ def test_ids_are_the_librarys_own(table, library, texts):
         "a  ",
         "  a",
         " \n a",
+        "\n \r\n\n  b",
+        "!\r\n\n x",
+        "\tx \t\ny",
+        "'ſx 'LL 'Re'vE it'S",
+        "12345 6",
+        "\u3000\n\u3000",
         "\u3000 a\u3000",
         "'s",
         "x's 'S",
@@ -80,7 +94,8 @@ def test_edges_are_the_librarys_own(table, library, text):
 
 
 def test_every_code_point_between_letters_spaces_and_signs(table, library):
-    points = [chr(c) for c in [*range(0xD800), *range(0xE000, 0x11000), *range(0x11000, 0x110000, 37)]]
+    parts = range(0x3400), range(0x3400, 0xD800, 31), range(0xE000, 0x11000, 5), range(0x11000, 0x20000, 7), range(0x20000, 0x110000, 997)
+    points = [chr(c) for part in parts for c in part]
     texts = ["".join(f"a{c} {c}{c}1{c}!" for c in points[first : first + 2048]) for first in range(0, len(points), 2048)]
     assert ids_of(table, texts) == own(library, texts)
 
@@ -124,6 +139,7 @@ def test_a_tokenizer_takes_the_table_for_long_texts_alone(content, library, tmp_
 )
 def test_what_splits_otherwise_is_left_to_the_library(content, change):
     value = json.loads(content)
-    assert splits_alike(value)
-    assert not splits_alike(value | change)
-    assert not splits_alike(value | {"model": value["model"] | {"dropout": 0.1}})
+    assert pattern_of(value) is not None
+    assert pattern_of(value | change) is None
+    assert pattern_of(value | {"model": value["model"] | {"dropout": 0.1}}) is None
+    assert pattern_of(json.loads(with_pattern(content, r"\w+"))) is None

@@ -194,7 +194,7 @@ def test_the_impossible_is_refused_with_its_numbers():
 
 
 def test_more_than_seven_epochs_need_the_explicit_word():
-    with pytest.raises(PlanError, match=r"max_epochs to 9 with allow_many_epochs: true"):
+    with pytest.raises(PlanError, match=r"\(or `rest`\), or raise sources.a.max_epochs to 9 with allow_many_epochs: true"):
         plan_stage(stage(88 * LENGTH, {"a": 1}), fresh([lot("a", 0, 10, 7)]), place())
 
 

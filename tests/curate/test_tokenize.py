@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curate.curate import read
+from curate.curation import Curation
 from curate.engine import LocalExecutor
 from curate.step import Silent, run_step
 from curate.tokenize import tokenizer_step
@@ -240,3 +242,13 @@ def test_files_that_are_no_tokenizer_are_refused(tmp_path, pairs):
     (tmp_path / "plain.json").write_text(json.dumps(value))
     with pytest.raises(InputError, match="is in its vocabulary"):
         load_tokenizer(tmp_path / "plain.json")
+
+
+@pytest.mark.parametrize(("name", "mistake"), [("none.json", "no such tokenizer"), ("lower.json", "does not give texts back")])
+def test_a_file_that_cannot_be_used_is_refused_before_anything_is_read(tmp_path, name, mistake):
+    value = json.loads(train_pairs(iter(TEXTS), 400)) | {"normalizer": {"type": "Lowercase"}}
+    (tmp_path / "lower.json").write_text(json.dumps(value), encoding="utf-8")
+    made = recipe(tokenizer={"kind": "file", "path": str(tmp_path / name)})
+    with pytest.raises(InputError, match=mistake):
+        read(Curation(tmp_path / "lake", made, LocalExecutor(1), Silent()))
+    assert not (tmp_path / "lake").exists()
