@@ -78,7 +78,8 @@ def run_trainer(root: Path, stage: StageSettings, echo: Callable[[str], None], r
         stop(process.pid, lambda: process.poll() is None, log.advance, grace)
         raise
     log.advance()
-    return _judge(process.returncode, folder, stage, log.last)
+    refused = log.refusal if ranks > 1 and process.returncode == 1 else []  # torchrun ends with 1 whatever its processes end with
+    return _judge(USER_ERROR if refused else process.returncode, folder, stage, refused or log.last)
 
 
 def dry_run(root: Path, stage: StageSettings, ranks: int = 1) -> str:
@@ -185,11 +186,18 @@ def _try_lock(descriptor: int) -> bool:
 
 
 class _Follower:
-    """Passes on what is appended to a log, whole lines at a time, and remembers the last ones."""
+    """Passes on what is appended to a log, whole lines at a time, and remembers the last ones.
+
+    Attributes:
+        last: the last lines.
+        refusal: the first error that the trainer told, with what to do; torchrun's own report of it is not passed on.
+    """
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self.path, self.say = path, say
         self.last: list[str] = []
+        self.refusal: list[str] = []
+        self._reported = False
         self._rest = b""
         self._offset = 0
         self.skip()
@@ -211,7 +219,11 @@ class _Follower:
         for line in lines:
             text = line.decode("utf-8", "replace").rsplit("\r", 1)[-1]
             self.last = [*self.last[-39:], text]
-            self.say(text)
+            if (text.startswith("error: ") and not self.refusal) or (text.startswith("  -> ") and len(self.refusal) == 1):
+                self.refusal.append(text)
+            self._reported |= bool(self.refusal) and "torch/distributed/elastic/" in text
+            if not self._reported:
+                self.say(text)
 
 
 def _judge(code: int, folder: Path, stage: StageSettings, last: Sequence[str]) -> Outcome:

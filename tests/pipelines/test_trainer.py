@@ -143,6 +143,27 @@ def test_several_ranks_run_under_torchrun(tmp_path: Path) -> None:
     assert trainer.command(tmp_path, tmp_path / "s", 2)[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
+TORCHRUN = """
+import sys
+for line in ("step 0", "error: lr: too large", "error: lr: too large", "  -> lower it", "  -> lower it"):
+    print(line)
+print("E1130 09:16:02 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 2)")
+print("Traceback (most recent call last):\\n" * 40)
+sys.exit(1)
+"""
+
+
+def test_what_ranks_refuse_is_told_once_without_the_launchers_traceback(tmp_path: Path, stage: StageSettings, script: Script) -> None:
+    script(TORCHRUN)
+    lines: list[str] = []
+    with pytest.raises(trainer.TrainerError) as refused:
+        trainer.run_trainer(tmp_path, stage, lines.append, ranks=2)
+    assert refused.value.what.splitlines() == ["error: lr: too large", "    -> lower it"]
+    assert lines[-1] == "  -> lower it" and refused.value.exit_code == 2
+    with pytest.raises(trainer.TrainerError, match="failed with exit code 1"):
+        trainer.run_trainer(tmp_path, stage, lines.append)
+
+
 def test_a_dry_run_gives_the_trainers_report_or_its_last_words(tmp_path: Path, stage: StageSettings, script: Script) -> None:
     script("import sys; print(sys.argv[3], 'weights 1 MiB')")
     assert trainer.dry_run(tmp_path, stage) == "--dry-run weights 1 MiB"

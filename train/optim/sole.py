@@ -18,7 +18,8 @@ def refuse_sharded(optimizer: str, groups: list[dict[str, Any]]) -> None:
         for name, parameter in group["params"]:
             if isinstance(parameter, DTensor):
                 raise ValueError(
-                    f"{optimizer} works on whole parameters, and {name} is sharded: use adamw, came, adafactor, sophia or lion"
+                    f"{optimizer} works on whole parameters, and {name} is sharded: set training.parallel to replicate, "
+                    "or use adamw, came, adafactor, sophia, lion or sgd"
                 )
 
 
