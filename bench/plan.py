@@ -9,7 +9,6 @@ import json
 import resource
 import sys
 import time
-from dataclasses import asdict
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from curate.forecast import forecast
 from curate.pack import pack
 from curate.plan import plan_curriculum
 from schemas.recipe import Recipe
+from schemas.segments import segment_to_json
 
 SOURCES, BINS, ROW_LENGTH = 20, 4, 2048
 
@@ -60,7 +60,7 @@ def main() -> None:
     found = forecast(plans, made.model, 32_000, made.pack.row_length)
     segments = [segment for plan in plans for segment in plan.segments]
     done = time.perf_counter()
-    size = len(json.dumps([asdict(segment) for segment in segments]))
+    size = len(json.dumps([segment_to_json(segment) for segment in segments]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{documents:,} documents, {len(lots)} lots, {sum(lot.uses for lot in lots):,} uses, {found.tokens:,} tokens planned")
     print(f"lengths and packing {packed - started:.1f} s, plan {planned - packed:.2f} s, forecast {done - planned:.3f} s")
