@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_PERIOD = 1 << 16
-_HEAD = 2
-"""Periods after which the turns of streams that begin with debts repeat (Leung & Merrill 1980: the latest beginning and a period)."""
+_SHORT = 5
+"""Periods up to which the turns of streams that begin with debts are all written down."""
 _ENDLESS = 1 << 62
 
 
@@ -111,26 +111,49 @@ def _pattern(quotas: tuple[int, ...]) -> _Turns:
 @lru_cache(maxsize=32)
 def _debts(quotas: tuple[int, ...], owed: tuple[Fraction, ...], due: tuple[int | None, ...], rows: int | None) -> _Turns:
     """Turns of streams that are owed something, or have a row due."""
+    if rows is not None and any(at is not None for at in due):
+        made = _turns(quotas, owed, _straddling(quotas, owed, due, rows), rows, Fraction(0))
+        if made is not None:
+            return made
+    late = Fraction(0)  # what is due after the end gives way first; then a row is put off by as little as some order allows
+    while (made := _turns(quotas, owed, {}, rows, late)) is None:
+        late += Fraction(1, 4)
+    return made
+
+
+def _turns(
+    quotas: tuple[int, ...], owed: tuple[Fraction, ...], last: dict[tuple[int, int], int], rows: int | None, late: Fraction
+) -> _Turns | None:
+    """Turns that keep every deadline (see ``_deal``); None where there are none."""
     period, streams = _period(quotas), len(quotas)
-    # A row is put off by as little as some order allows; what is due after the end gives way first.
-    tries = [(True, Fraction(0))] if any(at is not None for at in due) else []
-    late = Fraction(0)
-    while True:
-        lookahead, late = tries.pop(0) if tries else (False, late)
-        short = rows is not None and rows <= (2 * _HEAD + 1) * period
-        end = rows if short and rows is not None else (_HEAD + 1) * period
-        last = _straddling(quotas, owed, due, rows) if lookahead and rows is not None else {}
-        stream, in_time = _deal(quotas, owed, [0] * streams, (0, end), last if short else {}, late)
-        head, turns = (end, 1) if short else (_HEAD * period, _ENDLESS)
-        if not short and rows is not None and last and in_time:
-            turns = (rows - head) // period - 1
-            begun = head + turns * period
-            had = (np.bincount(stream[:head], minlength=streams) + turns * np.array(quotas)).tolist()
-            tail, in_time = _deal(quotas, owed, had, (begun, rows), last, late)
-            stream = np.concatenate([stream, tail])
-        if in_time:
-            return head, turns, stream, *_places(stream, streams)
-        late = late if lookahead else late + Fraction(1, 4)
+    if rows is not None and rows <= _SHORT * period:
+        stream, in_time = _deal(quotas, owed, [0] * streams, (0, rows), last, late)
+        return (rows, 1, stream, *_places(stream, streams)) if in_time else None
+    stream, in_time = _settled(quotas, owed, late)
+    head, turns = len(stream) - period, _ENDLESS
+    if in_time and last and rows is not None:
+        turns = (rows - head) // period - 1
+        had = (np.bincount(stream[:head], minlength=streams) + turns * np.array(quotas)).tolist()
+        tail, in_time = _deal(quotas, owed, had, (head + turns * period, rows), last, late)
+        stream = np.concatenate([stream, tail])
+    return (head, turns, stream, *_places(stream, streams)) if in_time else None
+
+
+def _settled(quotas: tuple[int, ...], owed: tuple[Fraction, ...], late: Fraction) -> tuple[NDArray[np.uint16], bool]:
+    """Slots up to the end of the first period in which each stream has its quota, which then repeats; and whether deadlines were kept.
+
+    It is the third period at the latest (Leung & Merrill 1980: turns repeat from a period after the latest beginning on).
+    """
+    period, had, in_time = sum(quotas), np.zeros(len(quotas), dtype=np.int64), True
+    blocks: list[NDArray[np.uint16]] = []
+    counts = had
+    while not blocks or counts.tolist() != list(quotas):
+        had = had + counts
+        begin = len(blocks) * period
+        block, kept = _deal(quotas, owed, had.tolist(), (begin, begin + period), {}, late)
+        in_time, counts = in_time and kept, np.bincount(block, minlength=len(quotas))
+        blocks.append(block)
+    return np.concatenate(blocks), in_time
 
 
 def _period(quotas: tuple[int, ...]) -> int:
