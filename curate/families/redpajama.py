@@ -211,16 +211,16 @@ def count_keys(hashes, n, table, slots):  # type: ignore[no-untyped-def]
     while room < 2 * n:
         room *= 2
     keys[:room] = 0
+    counts[:room] = 0
     different = 0
     for k in range(n):
         key = hashes[k]
         slot = np.int64(key >> np.uint64(20)) & (room - 1)
         while keys[slot] != 0 and keys[slot] != key:
             slot = (slot + 1) & (room - 1)
-        first = keys[slot] == 0
-        different += int(first)
+        different += int(keys[slot] == 0)
         keys[slot] = key
-        counts[slot] = 1 if first else counts[slot] + 1
+        counts[slot] += 1
         slots[k] = slot
     return different
 
@@ -232,7 +232,7 @@ def distribution(n, table, slots, out):  # type: ignore[no-untyped-def]
     total = 0.0
     for k in range(n):
         count = counts[slots[k]]
-        if count > 1:
+        if count > 0:
             total += count * np.log(np.float64(count))
             counts[slots[k]] = 0
     out[ENTROPY_MICRO] = np.int64(np.floor((np.log(np.float64(n)) - total / n) * 1e6 + 0.5))
@@ -243,28 +243,24 @@ def gram_signals(words, n, grams, table, slots, chosen, repeats, out):  # type: 
     """Adds the signals of n-grams of 2 to 10 words.
 
     An n-gram can only repeat where both its (n - 1)-grams do, so only those are counted; its key is made of that of the (n - 1)-gram at the
-    same place. `repeats` says at first which words occur more than once and then which of the `chosen` places hold an n-gram that does; it
-    is one longer than there are words. `chosen` and `slots` are scratch, `grams` also holds the hashes.
+    same place. `repeats` says at first which words occur more than once, `chosen` and `slots` are scratch, `grams` also holds the hashes.
     """
     hashes, lengths = words
     keys, counts = grams[1], table[1]
     for k in range(n):
-        grams[0][k], chosen[k] = hashes[k], k
-    repeats[n] = 0
-    before = n
+        grams[0][k] = hashes[k]
     for length in range(2, 11):
         found = 0
-        for place in range(before):
-            k = chosen[place]
+        for k in range(n - length + 1):
             chosen[found] = k
             found += int(repeats[k] & repeats[k + 1])
-            repeats[k] = 0
         for place in range(found):
             k = chosen[place]
             grams[0][k] = keys[place] = stirred(grams[0][k] * BASE + hashes[k + length - 1])
         if found < 2 or count_keys(keys, found, table, slots) == found:
             return  # no longer n-gram occurs twice either
-        before = found
+        for k in range(n - length + 2):
+            repeats[k] = 0
         top = most = reach = 0
         for place in range(found):
             count, k = counts[slots[place]], chosen[place]
