@@ -24,9 +24,6 @@ from schemas.segments import Allotment, Decision, Segment, SourceShare, Stream, 
 from schemas.sources import MOST_EPOCHS
 from schemas.stages import Stage
 
-WINDOW = 8
-"""Shards shuffled together; with the seed it fixes each epoch's order, so it is the same in all segments of a run."""
-
 SPARE = 64
 """Rows set apart to be replayed beyond their share, since each segment rounds its own."""
 
@@ -68,6 +65,7 @@ class Place:
         batch: rows of an optimizer step.
         row_length: tokens of a row.
         seed: seed of the permutations.
+        window: shards shuffled together; with the seed it fixes each epoch's order, so it is the same in all segments of a run.
         parameters: parameters of the model, for stages of ``chinchilla`` tokens.
         done: rows of the stage that lie before, where it is planned again from its middle.
         rows: rows of the whole stage, where it is planned again; as many of them as the budgets hold.
@@ -79,6 +77,7 @@ class Place:
     batch: int
     row_length: int
     seed: int
+    window: int
     parameters: int = 0
     done: int = 0
     rows: int | None = None
@@ -273,7 +272,16 @@ class _Planner:
                 shares.append(SourceShare(name, quota, streams, replayed, debt, late.get(portion)))
         place = self.place
         made = Segment(
-            stage.name, place.first_row, size, place.first_step, cut.batch, place.seed, WINDOW, tuple(shares), why, self.decisions
+            stage.name,
+            place.first_row,
+            size,
+            place.first_step,
+            cut.batch,
+            place.seed,
+            place.window,
+            tuple(shares),
+            why,
+            self.decisions,
         )
         if size:
             self.now = after
@@ -384,7 +392,7 @@ def plan_curriculum(recipe: Recipe, lots: Sequence[LotBudget], vocabulary: int =
     size = parameters(recipe.model, vocabulary or recipe.tokenizer.vocabulary, recipe.pack.row_length)
     for stage in recipe.stages:
         batch, append = recipe.training_of(stage).batch_rows, recipe.generations == "append"
-        place = Place(row, step, batch, recipe.pack.row_length, recipe.seed, size, append=append)
+        place = Place(row, step, batch, recipe.pack.row_length, recipe.seed, recipe.shuffle_window, size, append=append)
         plan = plan_stage(stage, states, place, earlier)
         plans.append(plan)
         states, row, step = plan.after, row + plan.rows, step + plan.steps

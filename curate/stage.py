@@ -223,14 +223,15 @@ def _before(segments: Sequence[Segment], stage: str) -> list[Segment]:
 
 
 def _same_curriculum(segments: Sequence[Segment], recipe: Recipe, run: str) -> None:
-    """Segments of stages that the recipe has, in its order, under its seed."""
+    """Segments of stages that the recipe has, in its order, under its seed and window."""
     names = [stage.name for stage in recipe.stages]
     planned = list(dict.fromkeys(segment.stage for segment in segments))
     if planned != names[: len(planned)]:
         _refuse([f"stages: planned were {', '.join(planned)}; the recipe has {', '.join(names)}"], f"run {run!r}")
     for segment in segments:
-        if segment.seed != recipe.seed:
-            _refuse([f"seed: {segment.seed}, now {recipe.seed}"], f"run {run!r}")
+        for name, was, now in (("seed", segment.seed, recipe.seed), ("shuffle_window", segment.window, recipe.shuffle_window)):
+            if was != now:
+                _refuse([f"{name}: {was}, now {now}"], f"run {run!r}")
 
 
 def _same_return(outcome: Outcome, segments: Sequence[Segment], where: str) -> None:
@@ -261,7 +262,9 @@ def stage_place(recipe: Recipe, position: int, standing: Standing, vocabulary: i
     batch = recipe.training_of(recipe.stages[position]).batch_rows
     size = parameters(recipe.model, vocabulary, recipe.pack.row_length)
     append = recipe.generations == "append"
-    return Place(standing.next_row, standing.next_step, batch, recipe.pack.row_length, recipe.seed, size, append=append)
+    return Place(
+        standing.next_row, standing.next_step, batch, recipe.pack.row_length, recipe.seed, recipe.shuffle_window, size, append=append
+    )
 
 
 def _settings(

@@ -206,7 +206,13 @@ def _run_name(recipe: Recipe, snapshot: Snapshot, sets: Sequence[Lot]) -> str:
     """A name that stands for all that the result depends on, so that a changed recipe is trained anew."""
     content = [entry.content for step in ("tokenizer", "pack", "lots") for entry in snapshot.steps[step]]
     held = [shard.checksum for lot in sets for shard in lot.shards]
-    trained = [asdict(recipe.model), asdict(recipe.training), [stage.model_dump(mode="json") for stage in recipe.stages], recipe.seed]
+    trained = [
+        asdict(recipe.model),
+        asdict(recipe.training),
+        [stage.model_dump(mode="json") for stage in recipe.stages],
+        recipe.seed,
+        recipe.shuffle_window,
+    ]
     return f"{recipe.name[:24]}-{fingerprint(trained, content, held, ROWS)[:8]}"
 
 

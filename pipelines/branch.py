@@ -11,7 +11,7 @@ import numpy as np
 from curate.budget import LotState, States, fresh, replay
 from curate.earlier import owed_at
 from curate.lots import LotTable
-from curate.plan import WINDOW, Place, plan_stage, training_lots
+from curate.plan import Place, plan_stage, training_lots
 from curate.stage import taken_over
 from schemas.errors import PlanError
 from schemas.ranges import union
@@ -57,7 +57,7 @@ def _planned(
     begun = next(segment for segment in reversed(mine) if segment.first_step <= to)
     row = min(begun.first_row + (to - begun.first_step) * begun.batch, begun.first_row + begun.rows)
     states = replay(fresh(training_lots(table.lines)), every, row)
-    gone = [a for lot, rows in excluded.items() if lot in states for a in _uses(states[lot], table, recipe.seed, rows)]
+    gone = [a for lot, rows in excluded.items() if lot in states for a in _uses(states[lot], table, recipe, rows)]
     left = dict(states)
     for a in gone:
         left[a.lot] = left[a.lot].exclude([(a.start, a.stop)])
@@ -74,6 +74,7 @@ def _planned(
         settings.training.batch_rows,
         settings.row_length,
         recipe.seed,
+        recipe.shuffle_window,
         done=row - first_row,
         rows=max(segment.first_row + segment.rows for segment in mine if segment.stage == settings.stage) - first_row,
         append=recipe.generations == "append",
@@ -85,12 +86,12 @@ def _planned(
     return [replace(first, excluded=tuple(gone)), *others], states
 
 
-def _uses(state: LotState, table: LotTable, seed: int, rows: Sequence[int]) -> list[Allotment]:
+def _uses(state: LotState, table: LotTable, recipe: Recipe, rows: Sequence[int]) -> list[Allotment]:
     """Every use of some rows of a lot, in all its epochs, as ranges."""
     shards = [shard.rows for shard in table.lots[state.lot.lot].shards]
     orders = dict(state.orders)
     found = [
-        lot_uses(state.lot.lot, shards, seed, WINDOW, epoch, np.array(rows, dtype=np.int64), orders.get(epoch))
+        lot_uses(state.lot.lot, shards, recipe.seed, recipe.shuffle_window, epoch, np.array(rows, dtype=np.int64), orders.get(epoch))
         for epoch in range(state.lot.repeats)
     ]
     return [Allotment(state.lot.lot, *span) for span in union((int(use), int(use) + 1) for uses in found for use in uses)]

@@ -32,6 +32,8 @@ class Recipe(Strict):
     """Run name."""
     seed: int = Field(default=0, ge=-(1 << 63), lt=1 << 63)
     """Seed of every draw, order and initialisation."""
+    shuffle_window: int = Field(default=8, ge=1)
+    """Row shards whose rows are shuffled together; the order of shards is shuffled too. More mix wider, fewer keep reads of rows closer."""
     sources: dict[Annotated[str, Field(pattern=NAME)], Source] = Field(min_length=1)
     """Sources by name; their order is the order of shards."""
     signals: dict[Annotated[str, Field(pattern=SQL_NAME)], Signal] = {}

@@ -183,7 +183,7 @@ def test_no_row_is_used_more_often_than_its_count_whatever_changes_on_the_way(cu
     states, row, step, earlier, counts, seen = fresh(lots), 0, 0, Earlier(), Counter(), {}
     for stage, stop in stages:
         try:
-            plan = plan_stage(stage, states, Place(row, step, 4, LENGTH, 1), earlier)
+            plan = plan_stage(stage, states, Place(row, step, 4, LENGTH, 1, 8), earlier)
         except PlanError:
             continue
         assert all(

@@ -45,7 +45,7 @@ def test_lines_sum_rows_tokens_epochs_and_what_was_returned():
     states = fresh(lots)
     plans = []
     for number, tokens in enumerate((1600, 800)):
-        place = Place(sum(p.rows for p in plans), 0, 4, 10, 0)
+        place = Place(sum(p.rows for p in plans), 0, 4, 10, 0, 8)
         plans.append(plan_stage(Stage(name=f"s{number}", tokens=tokens, mixture={"a": 3, "b": 1}), states, place))
         states = plans[-1].after
     found = forecast(plans, ModelSettings(), 300, 100)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.budget import LotBudget, LotState, fresh, replay
-from curate.plan import WINDOW, Place, plan_curriculum, plan_stage, training_lots
+from curate.plan import Place, plan_curriculum, plan_stage, training_lots
 from schemas.errors import PlanError, RecipeError
 from schemas.segments import Allotment, ends, unused
 from schemas.stages import Stage
@@ -28,7 +28,7 @@ def stage(tokens="rest", mixture="proportional", order="shuffled", name="s", pac
 
 
 def place(first_row=0, first_step=0, batch=4):
-    return Place(first_row, first_step, batch, LENGTH, 1)
+    return Place(first_row, first_step, batch, LENGTH, 1, 8)
 
 
 def order_of(segments, lots):
@@ -249,7 +249,7 @@ def test_a_curriculum_goes_on_where_the_last_stage_left_the_sources():
     one, two = plan_curriculum(made, lots)
     assert (one.rows, two.rows, two.segments[0].first_row, two.segments[0].first_step) == (8, 24, 8, 4)
     assert two.segments[0].batch == 4
-    assert {segment.window for segment in (*one.segments, *two.segments)} == {WINDOW}
+    assert {segment.window for segment in (*one.segments, *two.segments)} == {made.shuffle_window} == {8}
     assert {segment.seed for segment in (*one.segments, *two.segments)} == {made.seed}
 
 

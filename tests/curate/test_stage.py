@@ -94,6 +94,7 @@ def test_preparing_again_changes_nothing(lake):
         ({"stages": [STAGES[0] | {"training": {"clip": 0.3}}, *STAGES[1:]]}, r"training.clip: 1.0, now 0.3"),
         ({"model": {"layers": 3}}, "model.layers: 4, now 3"),
         ({"seed": 6}, "seed: 5, now 6"),
+        ({"shuffle_window": 2}, "shuffle_window: 8, now 2"),
         ({"stages": [STAGES[1], STAGES[0]]}, "stages: planned were first"),
     ],
 )
