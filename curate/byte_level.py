@@ -63,7 +63,7 @@ def pattern_of(tokenizer: dict[str, Any]) -> int | None:
     if split is None:
         return 0
     isolated = split.get("type") == "Split" and split.get("behavior") == "Isolated" and not split.get("invert")
-    return DIGITS.get((split.get("pattern") or {}).get("Regex")) if isolated else None
+    return DIGITS.get((split.get("pattern") or {}).get("Regex", "")) if isolated else None
 
 
 class PieceTable:
