@@ -201,6 +201,17 @@ def taken_over(root: Path, past: Sequence[Segment], next_row: int, heldout: Mapp
     )
 
 
+def check_references(root: Path, recipe: Recipe) -> None:
+    """Refuse adaptive weights that are to be held against a run without losses.
+
+    Raises:
+        PlanError: names the stage and the run.
+    """
+    for stage in recipe.stages:
+        if stage.adaptive and isinstance(stage.adaptive.reference, str):
+            _losses_of(root, stage.adaptive.reference, stage)
+
+
 def _losses_of(root: Path, run: str, stage: Stage) -> dict[str, float]:
     """Held-out losses at the end of a run's last stage, by source."""
     ended = [folder for folder in root.glob(f"runs/{run}/*-*") if (folder / "outcome.json").is_file()]

@@ -43,6 +43,10 @@ def planned(asked: RunParameters, recipe: Recipe, rates: Rates = STATED, compute
         PlanError: the budgets do not hold what the stages ask for.
     """
     root, run, lots = asked.root, asked.run_name(recipe), []
+    if any(stage.adaptive for stage in recipe.stages):
+        from curate.stage import check_references
+
+        check_references(root, recipe)
     if (root / "snapshots/current.json").is_file():
         with open_catalog(root) as db:
             lots = training_lots(ask(db, "SELECT * FROM lots ORDER BY source, lot"))

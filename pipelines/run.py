@@ -17,7 +17,7 @@ from curate.curation import Curation
 from curate.engine import Executor
 from curate.lots import build_lots, read_lots
 from curate.plan import plan_curriculum, training_lots
-from curate.stage import prepare_stage, refuse_replays, stage_folder
+from curate.stage import check_references, prepare_stage, refuse_replays, stage_folder
 from curate.step import Progress
 from pipelines.engines import engine
 from pipelines.parameters import RunParameters, stage_position
@@ -90,6 +90,7 @@ def check_plan(parameters: RunParameters, recipe: Recipe, snapshot: Snapshot) ->
     Raises:
         PlanError: says which stage and source, what was asked and what there is.
     """
+    check_references(parameters.root, recipe)
     vocabulary = snapshot.steps["tokenizer"][0].counts["vocabulary"]
     plan_curriculum(recipe, training_lots(read_lots(parameters.root, snapshot).lines), vocabulary)
 

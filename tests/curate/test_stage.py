@@ -9,7 +9,7 @@ import pytest
 import curate.stage as stage_module
 from curate.engine import LocalExecutor
 from curate.lots import build_lots
-from curate.stage import prepare_stage
+from curate.stage import check_references, prepare_stage
 from curate.step import Silent
 from schemas.errors import PlanError
 from schemas.segments import allotments, ends, read_segments, segments_hash, unused
@@ -107,6 +107,13 @@ def test_a_changed_recipe_is_refused_with_what_changed(lake, change, message):
     assert "--run" in str(caught.value)
     assert tree(root) == before
     assert prepare_stage(root, made(**change), snapshot, "y", 0).run == "y"
+
+
+def test_weights_held_against_a_run_without_losses_are_refused_before_anything_runs(lake):
+    root, _ = lake
+    recipe = made(stages=[STAGES[0] | {"mixture": "adaptive", "adaptive": {"by": "excess", "reference": "nosuch"}}, *STAGES[1:]])
+    with pytest.raises(PlanError, match="run 'nosuch' has no stage that has ended"):
+        check_references(root, recipe)
 
 
 def test_later_stages_may_change_until_they_are_prepared(lake):
