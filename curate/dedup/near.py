@@ -223,10 +223,8 @@ def decide_batch(
         The decisions, by document index.
     """
     documents, buckets = batch
-    graph, pairs = (
-        candidate_graph(buckets, preference[documents], documents < locked),
-        min(MAX_PAIRS, max(_LEAST_PAIRS, memory // 4 // _PAIR_COST)),
-    )
+    graph = candidate_graph(buckets, preference[documents], documents < locked)
+    pairs = min(MAX_PAIRS, max(_LEAST_PAIRS, memory // 4 // _PAIR_COST))
     if policy == "leader":
         found = decide_leaders(graph, verify, threshold, max_pairs=pairs)
     else:
