@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from curate.corpus import column_array, locators
 from curate.curation import Curation, file_of, source_of
 from curate.edit.failures import edit_steps
-from curate.read import check_records
 from curate.sql import connect, literal, parquet, present, scan
 from curate.step import Shard, ShardWriter, Step
 from curate.survivors import rows_in
@@ -115,25 +114,36 @@ def check_sources(c: Curation) -> None:
     for name, source in c.recipe.sources.items():
         entries = [entry for entry in c.documents if source_of(entry) == name]
         records = sum(entry.counts["records"] for entry in entries)
-        check_records(name, records)
+        if not records:
+            raise InputError(
+                f"0 records were read from it{_reasons(c, entries)}",
+                where=f"source {name!r}",
+                fix="name files that hold records for its reader, or remove the source",
+            )
         _check_sample(c, name, entries)
         _check_files(c, name, entries)
         bad = sum(entry.counts["quarantined"] for entry in entries)
         if bad > source.max_bad_share * records:
             raise InputError(
-                f"{bad} of {records} records were quarantined ({_reasons(c, entries)}), more than max_bad_share = {source.max_bad_share:g}",
+                f"{bad} of {records} records were quarantined, more than max_bad_share = {source.max_bad_share:g}{_reasons(c, entries)}",
                 where=f"source {name!r}",
-                fix=f"look at {c.root}/quarantine/{name}; mend the input or raise sources.{name}.max_bad_share",
+                fix=f"mend the input or raise sources.{name}.max_bad_share; all of them are in {c.root}/quarantine/{name}",
             )
 
 
 def _reasons(c: Curation, entries: Sequence[Entry]) -> str:
-    """Why records of these shards were quarantined, the most frequent reasons first."""
+    """Why records and files of these shards were set aside, a line a reason with its first place, the most frequent first."""
     counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
     for path in filter(None, (file_of(entry, "quarantine") for entry in entries)):
-        reasons = pq.read_table(here(c.root, path), columns=["reason"], partitioning=None).column("reason")
-        counts.update({pair["values"]: pair["counts"] for pair in reasons.value_counts().to_pylist()})
-    return ", ".join(f"{reason}: {n}" for reason, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:3])
+        found = pq.read_table(here(c.root, path), columns=["reason", "path", "record", "detail"], partitioning=None)
+        wanted: Any = [("reason", "count"), ("path", "first"), ("record", "first"), ("detail", "first")]
+        for row in found.group_by("reason", use_threads=False).aggregate(wanted).to_pylist():
+            counts[row["reason"]] += row["reason_count"]
+            record = "" if row["record_first"] is None else f", record {row['record_first']}"
+            first.setdefault(row["reason"], f"first {row['path_first']}{record}: {row['detail_first']}")
+    most = sorted(counts, key=lambda reason: (-counts[reason], reason))[:3]
+    return "".join(f"\n  {counts[reason]} {reason}; {first[reason]}" for reason in most)
 
 
 def _check_sample(c: Curation, name: str, entries: Sequence[Entry]) -> None:
@@ -157,9 +167,9 @@ def _check_files(c: Curation, name: str, entries: Sequence[Entry]) -> None:
     limit = c.recipe.sources[name].max_bad_share
     if broken > limit * len(files):
         raise InputError(
-            f"{broken} of {len(files)} files are broken or cut short, more than max_bad_share = {limit:g}",
+            f"{broken} of {len(files)} files are broken or cut short, more than max_bad_share = {limit:g}{_reasons(c, entries)}",
             where=f"source {name!r}",
-            fix=f"look at {c.root}/quarantine/{name}; mend the files or raise sources.{name}.max_bad_share",
+            fix=f"mend the files or raise sources.{name}.max_bad_share; all of them are in {c.root}/quarantine/{name}",
         )
 
 

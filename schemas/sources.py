@@ -74,7 +74,7 @@ class Source(Strict):
     """Where documents come from and how often they may be used."""
 
     reader: Literal["jsonl", "parquet", "arrow", "csv", "warc", "datasets", "text", "python"]
-    """What the files are; all but parquet may be packed by gzip or Zstandard, told by content.
+    """What the files are; any may be packed by gzip or Zstandard, told by content.
 
     jsonl; parquet; arrow (IPC, stream or file); csv (first row names the fields; comma, tab, semicolon or bar); warc (WARC, WET; HTML needs
     the extra 'web'); datasets (a folder written by save_to_disk); text (a document per file); python (text that comes with Python)."""

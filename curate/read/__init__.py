@@ -106,20 +106,6 @@ def _whole(piece: Piece, location: str, shard_bytes: int) -> Iterable[tuple[Piec
     return [(piece, piece.size)]
 
 
-def check_records(name: str, records: int) -> None:
-    """Refuse a source that was read to the end without a record.
-
-    Raises:
-        InputError: ``records``, the sum over its shards, is 0.
-    """
-    if not records:
-        raise InputError(
-            "0 records were read from it",
-            where=f"source {name!r}",
-            fix="look at its files and at the quarantine; name files that hold records, or remove the source",
-        )
-
-
 def read_shard(writer: ShardWriter, task: Json) -> Mapping[str, int]:
     """Read the files of a shard into one documents file, a row group at a time, and a quarantine file.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.read.batch import BATCH_ROWS, first_line, take_batch
+from curate.read.blocks import BrokenFile, compression, unpacked
 from curate.read.intake import Intake
 from curate.read.piece import Piece
 from curate.read.remote import open_place
@@ -47,7 +50,10 @@ def cut_parquet(piece: Piece, location: str, shard_bytes: int) -> Iterator[tuple
 def read_parquet(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
     """Take the rows of a file, or of its row groups from ``piece.start`` to ``piece.stop``."""
     try:
-        table = pq.ParquetFile(file)
+        table = pq.ParquetFile(_whole(file))
+    except BrokenFile as error:
+        intake.refuse_file(error.reason, error.detail, piece.size)
+        return
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         intake.refuse_file("unreadable_file", f"not a Parquet file: {first_line(error)}", piece.size)
         return
@@ -70,3 +76,18 @@ def read_parquet(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]
             lost = f"row group {group}, {number + metadata.num_rows - done} rows from {done}"
             intake.refuse_file("unreadable_file", f"{lost}: {first_line(error)}", metadata.total_byte_size)
         number += metadata.num_rows
+
+
+def _whole(file: BinaryIO) -> BinaryIO:
+    """The file, or what is packed in it as a file without a name: a Parquet file is read from its end.
+
+    Raises:
+        BrokenFile: the packed stream is damaged or cut short.
+    """
+    packed = compression(file.read(4))
+    file.seek(0)
+    if packed is None:
+        return file
+    whole = tempfile.TemporaryFile()  # noqa: SIM115
+    shutil.copyfileobj(unpacked(file), whole)
+    return whole

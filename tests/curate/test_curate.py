@@ -194,10 +194,24 @@ def test_a_sample_smaller_than_the_held_out_share_still_trains(recipe_path, tmp_
     assert states.count("kept") > 0.2 * (states.count("kept") + states.count("held_out")) > 0
 
 
-def test_too_many_bad_records_are_refused_with_the_counts(recipe_path, tmp_path):
+def test_too_many_bad_records_are_refused_with_counts_and_places(recipe_path, tmp_path):
     strict = load_recipe(recipe_path, ["sources.web.max_bad_share=0.001"])
-    with pytest.raises(InputError, match=r"source 'web': 4 of 284 records were quarantined \(\w+: \d"):
+    with pytest.raises(
+        InputError, match=r"(?s)source 'web': 4 of 284 records were quarantined.* 1 no_text; first 03\.jsonl, record 23: the re"
+    ):
         curate(Curation(tmp_path, strict, LocalExecutor(1), Silent()))
+
+
+def test_a_source_without_records_is_refused_with_what_was_set_aside(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"no such file")
+    (tmp_path / "blank.jsonl").write_bytes(b"\n\n")
+    for reader, file, told in (
+        ("parquet", "a.parquet", "\n  1 unreadable_file; first a.parquet: not a Parquet file"),
+        ("jsonl", "blank.jsonl", ""),
+    ):
+        (tmp_path / "recipe.yaml").write_text(f"name: bare\nsources: {{s: {{reader: {reader}, paths: [{file}]}}}}\n")
+        with pytest.raises(InputError, match=f"'s': 0 records were read from it{told}"):
+            curate(Curation(tmp_path / reader, load_recipe(tmp_path / "recipe.yaml"), LocalExecutor(1), Silent()))
 
 
 def test_snapshots_name_only_published_files(lake):

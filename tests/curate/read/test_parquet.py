@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import gzip
 import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
 
 
 def test_columns_are_fields(read, parquet):
@@ -18,6 +20,19 @@ def test_columns_are_fields(read, parquet):
         ("b", None, None, 1),
     ]
     assert outcome.faults == [(2, "null_text")]
+
+
+def test_a_packed_file_is_unpacked(read, parquet):
+    file = parquet(pa.table({"text": ["a", "b"]}))
+    whole = file.read_bytes()
+    for content, found in (
+        (gzip.compress(whole[:60]) + gzip.compress(whole[60:]), (["a", "b"], [])),
+        (zstandard.compress(whole), (["a", "b"], [])),
+        (gzip.compress(whole)[:-20], ([], [(None, "truncated_file")])),
+    ):
+        file.write_bytes(content)
+        outcome = read(file, reader="parquet")
+        assert ([row["text"] for row in outcome.documents], outcome.faults) == found
 
 
 def test_odd_types_go_to_meta_as_json(read, parquet):
