@@ -89,9 +89,15 @@ def rule_versions() -> dict[str, int]:
 def rules_of(recipe: Recipe, source: str, before: str | None = None) -> list[Json]:
     """The recipe's rule entries for a source as JSON, after what it says of its languages; by choice those before an edit."""
     language = recipe.sources[source].language if before is None else None
-    entries = [rule for rule in recipe.rules if rule.before == before and (rule.sources is None or source in rule.sources)]
+    entries = [recipe.rules[place] for place in _places(recipe, source, before)]
     own: list[Json] = [] if language is None else [{"language": language.model_dump(mode="json")}]
     return own + [entry.model_dump(mode="json", exclude={"sources", "before"}, exclude_defaults=True) for entry in entries]
+
+
+def _places(recipe: Recipe, source: str, before: str | None) -> tuple[int, ...]:
+    """Where a source's rules before an edit, or after all, stand in the recipe."""
+    rules = enumerate(recipe.rules)
+    return tuple(place for place, rule in rules if rule.before == before and (rule.sources is None or source in rule.sources))
 
 
 def check_rules(recipe: Recipe) -> None:
@@ -101,7 +107,7 @@ def check_rules(recipe: Recipe) -> None:
         RecipeError: one that is anything else; says which, and what is wrong with it.
     """
     for source in recipe.sources:
-        rules = resolved(json.dumps(rules_of(recipe, source)), tuple(recipe.signals))
+        rules = resolved(json.dumps(rules_of(recipe, source)), tuple(recipe.signals), _places(recipe, source, None))
         if recipe.sources[source].language is None and (told := next((rule for rule in rules if rule.by_language), None)):
             raise RecipeError(
                 f"{told.name!r} of {told.origin} has thresholds by language, and this source's is not identified",
@@ -109,17 +115,17 @@ def check_rules(recipe: Recipe) -> None:
                 fix="set language: {} (or with allow and min_score), or give the rule one threshold",
             )
         for edit in sorted({rule.before for rule in recipe.rules if rule.before is not None}):
-            early_rules(json.dumps(rules_of(recipe, source, edit)))
+            early_rules(json.dumps(rules_of(recipe, source, edit)), _places(recipe, source, edit))
 
 
 @lru_cache(maxsize=64)
-def early_rules(rules: str) -> list[Rule]:
-    """Rules of entries (as JSON) that are judged before an edit, where nothing but the signals table is known of a text.
+def early_rules(rules: str, places: tuple[int, ...] = ()) -> list[Rule]:
+    """Rules of entries (as JSON; where they stand) that are judged before an edit, where only the signals table is known of a text.
 
     Raises:
         RecipeError: one that needs more.
     """
-    chosen = resolve_rules(json.loads(rules))
+    chosen = resolve_rules(json.loads(rules), places=places)
     for rule in chosen:
         later = {"language"} & {"language" if rule.by_language else ""} | set(re.findall(r"\w+", rule.value)) - set(SIGNALS.names)
         later &= set(signal_schema(()).names)
@@ -133,11 +139,11 @@ def early_rules(rules: str) -> list[Rule]:
 
 
 @lru_cache(maxsize=64)
-def resolved(rules: str, own: tuple[str, ...] = ()) -> list[Rule]:
-    """Rules of the recipe's entries (as JSON), checked once rather than for each shard; empty text is dropped whatever they are."""
+def resolved(rules: str, own: tuple[str, ...] = (), places: tuple[int, ...] = ()) -> list[Rule]:
+    """Rules of the recipe's entries (as JSON; where they stand), checked once, not for each shard; empty text is always dropped."""
     entries = json.loads(rules)
     chosen = [rule for entry in entries if "language" in entry for rule in language_rules(entry["language"])]
-    chosen += resolve_rules([entry for entry in entries if "language" not in entry], signal_schema(own))
+    chosen += resolve_rules([entry for entry in entries if "language" not in entry], signal_schema(own), places)
     empty = next(rule for rule in RULE_SETS["gopher_quality"].rules if rule.name == "empty")
     return chosen if any(rule.name == "empty" for rule in chosen) else [empty, *chosen]
 

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from curate.rehearse import rehearse
+from curate.rules import validate_predicate
+from curate.scores import signal_schema
 from pipelines.parameters import RunParameters
 from pipelines.progress import Tell, untold
 from pipelines.query import shown
@@ -28,6 +30,8 @@ def what_if(parameters: RunParameters, rules: Sequence[str], tell: Tell = untold
         RecipeError: a rule that cannot be.
     """
     recipe = parameters.load()
+    for sql in rules:
+        validate_predicate(sql, signal_schema(recipe.signals), where="--rule")
     names = ["what_if" if number == 0 else f"what_if_{number + 1}" for number in range(len(rules))]
     more = [RuleEntry(sql=sql, name=name) for sql, name in zip(rules, names, strict=True)]
     changed = recipe.model_copy(update={"rules": [*recipe.rules, *more]})

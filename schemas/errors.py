@@ -9,6 +9,9 @@ DONE, BUG, USER_ERROR, SAVED, REWIND, CTRL_C = 0, 1, 2, 75, 76, 130
 """Exit codes of all commands: done, an error in Gristmill itself, something the user can put right, stopped with everything saved (run the
 same command again: EX_TEMPFAIL), a trainer alone that wants to be rewound after a spike, Ctrl-C, likewise."""
 
+LISTED = 30
+"""Names that an error lists at most."""
+
 
 class GristmillError(Exception):
     """A mistake or a condition that the user can act on; shown without a traceback, exit code 2.
@@ -57,7 +60,8 @@ class InUse(LakeError):
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the closest allowed name, else a list of all of them."""
+    """Return ``; did you mean 'x'?`` for the closest allowed name, else a list of them, cut where it is long."""
     allowed = sorted(allowed)
     close = difflib.get_close_matches(name, allowed, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; one of {', '.join(allowed)}"
+    more = f", and {len(allowed) - LISTED} more" if len(allowed) > LISTED else ""
+    return f"; did you mean {close[0]!r}?" if close else f"; one of {', '.join(allowed[:LISTED])}{more}"

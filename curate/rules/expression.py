@@ -1,13 +1,14 @@
 """Checks that a recipe's SQL is one scalar expression over known columns, so that a recipe from a stranger can be run.
 
 The text is parsed by DuckDB itself and the tree is walked: every node must be of a class listed here, every function on the list, every
-column known. Whatever is not listed is refused: subqueries, files, macros, windows, aggregates, lambdas, parameters, strings, odd casts.
+column known. Whatever is not listed is refused: subqueries, files, macros, windows, aggregates, lambdas, parameters, odd casts, and
+text but where a column of text is compared with it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -115,8 +116,10 @@ def _checked_type(sql: str, columns: pa.Schema | Sequence[str], where: str) -> s
         # What runs is the text in brackets: it must mean the same (no alias or DISTINCT that reaches outside).
         if _shape(tree) != _shape(_parse(db, f"SELECT ({sql}\n)", sql, where)):
             raise RecipeError(f"{sql!r} is not one expression", where=where, fix="remove aliases and DISTINCT")
+        texts = _compared_texts(tree, {field.name.lower() for field in schema if pa.types.is_string(field.type)})
         for node in _nodes(tree):
-            _check(node, sql, schema.names, where)
+            if id(node) not in texts:
+                _check(node, sql, schema.names, where)
         db.register("signals", schema.empty_table())
         return str(db.sql(f"SELECT ({sql}\n) AS value FROM signals").types[0])
     except duckdb.Error as error:
@@ -171,6 +174,17 @@ def _nodes(node: Any) -> Iterator[Node]:
             yield from _nodes(value)
 
 
+def _compared_texts(tree: Node, columns: Set[str]) -> set[int]:
+    """Which nodes are constants of text that is compared with one of these columns."""
+    found: set[int] = set()
+    for node in _nodes(tree):
+        compared = node["class"] == "COMPARISON" or node["type"] in ("COMPARE_IN", "COMPARE_NOT_IN")
+        parts = [part for part in (node.get("left"), node.get("right"), *node.get("children", [])) if part] if compared else []
+        if any(part["class"] == "COLUMN_REF" and part["column_names"][-1].lower() in columns for part in parts):
+            found |= {id(part) for part in parts if part["class"] == "CONSTANT" and "string" in _constant_problem(part)}
+    return found
+
+
 def _check(node: Node, sql: str, columns: Sequence[str], where: str) -> None:
     """Raises unless a node is of a kind that is listed."""
     kind = node["class"]
@@ -208,13 +222,14 @@ def _function_problem(node: Node) -> str:
 
 
 def _constant_problem(node: Node) -> str:
-    """Why a constant is refused: only numbers, truth values and NULL are not."""
+    """Why a constant is refused: only numbers, truth values and NULL are not, nor a string where ``_compared_texts`` says so."""
     if "literal" in node:  # DuckDB 2
         kind = node["literal"]["kind"]
         return "" if kind in ("INTEGER", "NUMERIC", "BOOLEAN", "NULL") else f"a constant of kind {kind.lower()} is not allowed"
     kind = node["value"]["type"]["id"]
     numeric = kind in ("DECIMAL", "DOUBLE", "FLOAT", "HUGEINT", "BIGINT", "INTEGER", "BOOLEAN", "NULL", '"NULL"', "SQLNULL")
-    return "" if numeric or node["value"].get("is_null") else f"a constant of type {kind} is not allowed"
+    kind = "string" if kind == "VARCHAR" else kind
+    return "" if numeric or node["value"].get("is_null") else f"a constant of kind {kind} is not allowed"
 
 
 def _cast_problem(node: Node) -> str:

@@ -19,13 +19,14 @@ _SET_KEYS = frozenset(["set", "off", "thresholds"])
 _OWN_KEYS = frozenset(["sql", "name"])
 
 
-def resolve_rules(entries: Sequence[Mapping[str, Any]], columns: pa.Schema = SIGNALS) -> list[Rule]:
+def resolve_rules(entries: Sequence[Mapping[str, Any]], columns: pa.Schema = SIGNALS, places: Sequence[int] = ()) -> list[Rule]:
     """The rules of a recipe in declared order.
 
     Args:
         entries: Each is `{"set": name, "off": [reason, ...], "thresholds": {reason: number}}` for a rule set with its changes, or
             `{"sql": expression, "name": reason}` for a rule of the recipe's own, which drops a document where the expression is true.
         columns: What a rule of the recipe's own may name.
+        places: Where the entries stand in the recipe, if not one after another.
 
     Returns:
         The rules that are on. A rule that two sets share appears once.
@@ -35,7 +36,7 @@ def resolve_rules(entries: Sequence[Mapping[str, Any]], columns: pa.Schema = SIG
             not one allowed expression.
     """
     rules: list[Rule] = []
-    for place, entry in enumerate(entries):
+    for place, entry in zip(places or range(len(entries)), entries, strict=True):
         where = f"rules[{place}]"
         if unknown := sorted(set(entry) - _SET_KEYS - _OWN_KEYS):
             raise RecipeError(

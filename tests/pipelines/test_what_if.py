@@ -86,7 +86,7 @@ def test_changes_that_need_a_pass_say_which(project: Path, capsys: pytest.Captur
     assert run_command(["what-if", *at, "--set", f"signals.mine.python={project}/scorer.py:f", "--rule", "mine > 0"]) == 2
     assert "needs a new pass: step 'score_mine', which computes a signal" in capsys.readouterr().err
     assert run_command(["what-if", *at, "--rule", "mine > 0"]) == 2
-    assert "'mine' does not exist" in capsys.readouterr().err
+    assert "--rule: 'mine > 0': column 'mine' does not exist" in capsys.readouterr().err
 
 
 def test_it_is_shown_for_people_and_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

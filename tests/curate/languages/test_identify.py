@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from curate.curate import curate
 from curate.curation import Curation
 from curate.engine import LocalExecutor
+from curate.filter import check_rules
 from curate.languages.identify import LOOKED_AT, languages_of
 from curate.step import Silent
 from schemas.errors import RecipeError
@@ -97,6 +98,26 @@ def test_documents_are_dropped_by_language_and_score_where_the_source_asks(tmp_p
     assert all(not row["failures"] for row in rows if row["source"] == "other")
     languages = [pq.read_table(lake / file.path, partitioning=None) for file in snapshot.files("languages")]
     assert sum(table.num_rows for table in languages) == len(asked)
+
+
+def test_a_rule_compares_the_language_and_a_refused_one_is_named_by_its_place_in_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in TEXTS.items()))
+    rules = [
+        {"sql": sql, "name": name, "sources": [source]}
+        for name, sql, source in (
+            ("far", "n_words > 9000", "asked"),
+            ("german", "language IN ('de')", "asked"),
+            ("odd", "language < 1", "other"),
+        )
+    ]
+    asked = recipe(tmp_path).model_dump(mode="json") | {"rules": rules}
+    with pytest.raises(RecipeError, match=r"^rules\[2\]\.sql: "):
+        check_rules(Recipe.model_validate(asked))
+    asked["rules"].pop()
+    lake = tmp_path / "lake"
+    snapshot = curate(Curation(lake, Recipe.model_validate(asked), LocalExecutor(1), Silent()))
+    found = pq.read_table(lake / snapshot.files("verdicts")[0].path, partitioning=None).column("reason").to_pylist()
+    assert [reason == "german" for reason in found[: len(TEXTS)]] == [name == "de" for name in TEXTS]
 
 
 def test_an_unknown_language_is_named_with_the_nearest(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from curate.rules import validate_expression, validate_predicate
 from curate.rules.expression import sandbox
+from curate.scores import signal_schema
 from schemas.errors import RecipeError
 from schemas.signals import SIGNALS
 
@@ -57,6 +58,8 @@ HOSTILE = {
     "struct": "{'a': n_words} IS NULL",
     "list": "[n_words] IS NULL",
     "string": "n_words < '3'",
+    "string beside a string": "'en' = 'de'",
+    "string made of a column of text": "abs(language) = 'en'",
     "odd cast": "n_words::VARCHAR IS NULL",
     "date": "DATE '2020-01-01' IS NULL",
     "interval": "INTERVAL 1 DAY IS NULL",
@@ -101,13 +104,20 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_everything_else_is_refused(kind: str) -> None:
     with pytest.raises(RecipeError) as error:
-        validate_predicate(HOSTILE[kind], SIGNALS, where="rules[0].sql")
+        validate_predicate(HOSTILE[kind], signal_schema(()), where="rules[0].sql")
     assert str(error.value).startswith("rules[0].sql: ")
 
 
 def test_the_place_and_the_nearest_name_are_given() -> None:
     with pytest.raises(RecipeError, match=r"'n_wrods' does not exist; did you mean 'n_words'\? at character 17"):
         validate_predicate("n_chars > 1 AND n_wrods < 3", SIGNALS)
+
+
+@pytest.mark.parametrize("sql", ["language = 'de' AND n_words < 3", "LANGUAGE NOT IN ('de', 'it''s')", "'de' <> language"])
+def test_a_column_of_text_compares_with_text(sql: str) -> None:
+    validate_predicate(sql, signal_schema(()))
+    with pytest.raises(RecipeError, match="constant of kind string is not allowed"):
+        validate_predicate(sql.lower().replace("language", "n_words"), signal_schema(()))
 
 
 def test_numeric_expressions_are_told_from_predicates() -> None:
