@@ -108,11 +108,12 @@ def check_rules(recipe: Recipe) -> None:
     """
     for source in recipe.sources:
         rules = resolved(json.dumps(rules_of(recipe, source)), tuple(recipe.signals), _places(recipe, source, None))
-        if recipe.sources[source].language is None and (told := next((rule for rule in rules if rule.by_language), None)):
+        asking = (rule for rule in rules if rule.by_language or re.search(r"\blanguage(_score)?\b", rule.value, re.IGNORECASE))
+        if recipe.sources[source].language is None and (told := next(asking, None)):
             raise RecipeError(
-                f"{told.name!r} of {told.origin} has thresholds by language, and this source's is not identified",
+                f"{told.name!r} of {told.origin} depends on the language, and this source's is not identified",
                 where=f"sources.{source}.language",
-                fix="set language: {} (or with allow and min_score), or give the rule one threshold",
+                fix="set language: {} (or with allow and min_score), or name the rule's sources without this one",
             )
         for edit in sorted({rule.before for rule in recipe.rules if rule.before is not None}):
             early_rules(json.dumps(rules_of(recipe, source, edit)), _places(recipe, source, edit))

@@ -126,12 +126,14 @@ def test_an_unknown_language_is_named_with_the_nearest(tmp_path: Path) -> None:
     assert "sources.asked.language.allow" in str(error.value)
 
 
-def test_rules_with_thresholds_by_language_need_a_language(tmp_path: Path) -> None:
-    (tmp_path / "all.jsonl").write_text(json.dumps({"text": TEXTS["de"]}) + "\n")
-    asked = recipe(tmp_path).model_dump(mode="json") | {"rules": [{"set": "fineweb2", "sources": ["other"]}]}
-    with pytest.raises(RecipeError, match="has thresholds by language") as error:
-        curate(Curation(tmp_path / "lake", Recipe.model_validate(asked), LocalExecutor(1), Silent()))
-    assert "sources.other.language" in str(error.value)
+@pytest.mark.parametrize(
+    "rule", [{"set": "fineweb2"}, {"name": "german", "sql": "LANGUAGE = 'de'"}, {"name": "s", "sql": "language_score < 1"}]
+)
+def test_rules_that_depend_on_the_language_need_one(tmp_path: Path, rule: dict) -> None:
+    asked = recipe(tmp_path).model_dump(mode="json") | {"rules": [rule]}
+    with pytest.raises(RecipeError, match=r"^sources\.other\.language: .* depends on the language"):
+        check_rules(Recipe.model_validate(asked))
+    check_rules(Recipe.model_validate(asked | {"rules": [rule | {"sources": ["asked"]}]}))
 
 
 def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
