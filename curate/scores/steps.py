@@ -55,7 +55,8 @@ def check_signals(recipe: Recipe) -> None:
         elif signal.classifier is not None:
             load_classifier(Path(signal.classifier))
         elif signal.transformer is not None:
-            check_model(Path(signal.transformer.path), signal.transformer.label, where)
+            model = signal.transformer
+            check_model(Path(model.path), model.label, model.max_tokens, f"{where}.transformer")
         elif signal.fasttext is not None:
             label_number(read_model(Path(signal.fasttext.path)), signal.fasttext.label, f"{where}.fasttext.label")
         elif signal.losses is not None:

@@ -40,12 +40,12 @@ def folder_content(folder: Path, where: str) -> str:
     return fingerprint([[path.name, checksum(path)] for path in sorted(folder.iterdir()) if path.is_file()])
 
 
-def check_model(folder: Path, label: int | None, where: str) -> None:
-    """Accept a folder whose outputs say which of them is the score.
+def check_model(folder: Path, label: int | None, max_tokens: int, where: str) -> None:
+    """Accept a folder whose outputs say which of them is the score, of a model that takes so many tokens.
 
     Raises:
         InputError: see ``folder_content``; or transformers is not installed.
-        RecipeError: the label is not an output, or none was chosen of more than two.
+        RecipeError: the label is not an output, or none was chosen of more than two; or there are more tokens than positions.
     """
     folder_content(folder, where)
     try:
@@ -58,6 +58,9 @@ def check_model(folder: Path, label: int | None, where: str) -> None:
         raise RecipeError(f"the model has {outputs} outputs", where=f"{where}.label", fix="say which is the score, from 0")
     if label is not None and label >= outputs:
         raise RecipeError(f"there is no output {label}: the model has {outputs}", where=f"{where}.label", fix=f"at most {outputs - 1}")
+    positions = config.get("max_position_embeddings") or max_tokens
+    if max_tokens > positions:
+        raise RecipeError(f"the model has {positions} positions, not {max_tokens}", where=f"{where}.max_tokens", fix=f"at most {positions}")
 
 
 @lru_cache(maxsize=2)
@@ -85,7 +88,7 @@ def score(texts: pa.LargeStringArray, task: Any) -> pa.Array:
         task: ``folder``, ``content`` (its fingerprint), ``label``, ``device``, ``batch`` and ``max_tokens``.
 
     Raises:
-        InputError: the model cannot be loaded.
+        InputError: the model cannot be loaded, or fails.
     """
     import torch
 
@@ -97,10 +100,25 @@ def score(texts: pa.LargeStringArray, task: Any) -> pa.Array:
             made = tokenizer(chosen, truncation=True, max_length=task["max_tokens"], padding=True, return_tensors="pt").to(task["device"])
             seen = made["attention_mask"].sum(1) > 0
             if seen.any():
-                logits = model(**made).logits.double()
+                logits = _logits(model, made, task["folder"])
                 scores = logits[:, 0] if logits.shape[1] == 1 else logits.softmax(-1)[:, 1 if task["label"] is None else task["label"]]
                 out[rows] = torch.where(seen, scores, torch.nan).cpu().numpy()
     return pa.array(out, from_pandas=True)
+
+
+def _logits(model: Any, made: Any, folder: str) -> Any:
+    """A model's outputs for a batch; some models have fewer positions than their configuration says.
+
+    Raises:
+        InputError: it fails.
+    """
+    try:
+        return model(**made).logits.double()
+    except (IndexError, RuntimeError) as error:
+        rows, tokens = made["input_ids"].shape
+        first = str(error).strip().split("\n", 1)[0]
+        fix = "lower max_tokens or, where memory is short, batch"
+        raise InputError(f"the model fails on {rows} texts of {tokens} tokens: {first}", where=folder, fix=fix) from error
 
 
 def _batches(texts: pa.LargeStringArray, size: int) -> Iterator[NDArray[np.int64]]:

@@ -79,17 +79,21 @@ def test_one_output_is_given_as_it_is(tmp_path):
 def test_folders_that_cannot_be_used_are_refused(tmp_path):
     make_model(tmp_path / "three", 3)
     with pytest.raises(RecipeError, match="3 outputs"):
-        check_model(tmp_path / "three", None, "signals.s")
+        check_model(tmp_path / "three", None, 64, "signals.s")
     with pytest.raises(RecipeError, match="no output 3"):
-        check_model(tmp_path / "three", 3, "signals.s")
-    check_model(tmp_path / "three", 2, "signals.s")
+        check_model(tmp_path / "three", 3, 64, "signals.s")
+    check_model(tmp_path / "three", 2, 64, "signals.s")
+    with pytest.raises(RecipeError, match=r"s\.max_tokens: the model has 64 positions, not 65"):
+        check_model(tmp_path / "three", 2, 65, "signals.s")
+    with pytest.raises(InputError, match="fails on 1 texts of 65 tokens"):
+        score(strings(["a" * 99]), task(tmp_path / "three", label=2, max_tokens=65))
     with pytest.raises(InputError, match="no config.json"):
-        check_model(tmp_path, None, "signals.s")
+        check_model(tmp_path, None, 64, "signals.s")
     weights = tmp_path / "three/model.safetensors"
     torch.save({}, tmp_path / "three/pytorch_model.bin")
     weights.rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="not safetensors"):
-        check_model(tmp_path / "three", 2, "signals.s")
+        check_model(tmp_path / "three", 2, 64, "signals.s")
     weights.write_bytes(b"12345678 nothing")
     with pytest.raises(InputError, match="cannot be loaded"):
         score(strings(["a"]), task(tmp_path / "three"))
