@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast, get_args, get_origin, get_type_hints
@@ -19,6 +20,8 @@ from schemas.recipe import Recipe, merge
 from schemas.store import read_json
 
 Json = Any
+Places = dict[str, str]
+"""File and line of each dotted field, or the option that it comes from."""
 _BOOL, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
 
 
@@ -32,23 +35,24 @@ def load_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: not readable, not YAML, or not a recipe.
     """
-    merged, lines = _merged(path, ())
+    merged, places = _merged(path, ())
     for change in changes:
-        _set(merged, change)
+        changed = _set(merged, change)
+        places = {name: place for name, place in places.items() if not f"{name}.".startswith(f"{changed}.")} | {changed: "--set"}
     _absolute_paths(merged, Path.cwd())  # those of changes; a file's are absolute by now
     if isinstance(merged.get("start_from"), str) and isinstance(merged.get("model", {}), dict):
         merged["model"] = _started(merged.get("model", {}), Path(merged["start_from"]) / "config.json")
     try:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
-        raise RecipeError(_explain(error, path, lines), fix="see schemas/recipe.schema.json for every field") from error
-    _refuse_without_effect(recipe, path, lines)
+        raise RecipeError(_explain(error, str(path), places), fix="`gristmill schema recipe.schema.json` writes what every field means") from error
+    _refuse_without_effect(recipe, str(path), places)
     for position, stage in enumerate(recipe.stages):
         recipe.training_of(stage, f"{path}: stages[{position}] ({stage.name}).training")
     return recipe
 
 
-def _refuse_without_effect(recipe: Recipe, path: Path, lines: dict[str, tuple[Path, int]]) -> None:
+def _refuse_without_effect(recipe: Recipe, path: str, places: Places) -> None:
     """Refuse fields that someone wrote and nothing reads. Here and not in the models: a stored recipe has every field written out."""
     kind = recipe.tokenizer.kind
     dead = [("tokenizer", name, f"only kind bpe is trained, and this one is of kind {kind}") for name in ("vocabulary", "sample_bytes")]
@@ -57,8 +61,8 @@ def _refuse_without_effect(recipe: Recipe, path: Path, lines: dict[str, tuple[Pa
         dead.append(("pack", "bins", "no source declares a difficulty to cut into bins"))
     for section, name, reason in dead:
         if name in getattr(recipe, section).model_fields_set:
-            file, line = lines.get(f"{section}.{name}", (path, 1))
-            raise RecipeError(f"it would be without effect: {reason}", where=f"{file}:{line}: {section}.{name}", fix="leave it out")
+            place = places.get(f"{section}.{name}", path)
+            raise RecipeError(f"it would be without effect: {reason}", where=f"{place}: {section}.{name}", fix="leave it out")
 
 
 def json_schema() -> dict[str, Json]:
@@ -107,8 +111,8 @@ _Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|True|TRUE|false|False|
 _Loader.add_implicit_resolver(_FLOAT, re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+.0123456789"))
 
 
-def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], dict[str, tuple[Path, int]]]:
-    """A file's mapping merged over what it extends, and file and line of each dotted field."""
+def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], Places]:
+    """A file's mapping merged over what it extends, and the places of its fields."""
     path = path.resolve()
     if path in seen:
         raise RecipeError("extends itself", where=str(path))
@@ -124,26 +128,26 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], dict[s
         raise RecipeError(f"not YAML: {error}", where=str(path)) from error
     if not isinstance(value, dict):
         raise RecipeError("a recipe is a mapping of fields", where=str(path))
-    lines: dict[str, tuple[Path, int]] = {}
-    _lines(cast(yaml.Node, root), "", path, lines)
+    places: Places = {}
+    _find_places(cast(yaml.Node, root), "", path, places)
     _absolute_paths(value, path.parent)
     base_name = value.pop("extends", None)
     if base_name is None:
-        return value, lines
-    base, base_lines = _merged(path.parent / str(base_name), (*seen, path))
-    return merge(base, value), {**base_lines, **lines}
+        return value, places
+    base, base_places = _merged(path.parent / str(base_name), (*seen, path))
+    return merge(base, value), base_places | places
 
 
-def _lines(node: yaml.Node, dotted: str, path: Path, lines: dict[str, tuple[Path, int]]) -> None:
-    lines.setdefault(dotted, (path, node.start_mark.line + 1))
+def _find_places(node: yaml.Node, dotted: str, path: Path, places: Places) -> None:
+    places.setdefault(dotted, f"{path}:{node.start_mark.line + 1}")
     if isinstance(node, yaml.MappingNode):
         for key, child in node.value:
             inner = f"{dotted}.{key.value}".lstrip(".")
-            lines[inner] = (path, key.start_mark.line + 1)
-            _lines(child, inner, path, lines)
+            places[inner] = f"{path}:{key.start_mark.line + 1}"
+            _find_places(child, inner, path, places)
     elif isinstance(node, yaml.SequenceNode):
         for number, child in enumerate(node.value):
-            _lines(child, f"{dotted}.{number}".lstrip("."), path, lines)
+            _find_places(child, f"{dotted}.{number}".lstrip("."), path, places)
 
 
 def _absolute_paths(value: dict[str, Json], folder: Path) -> None:
@@ -190,7 +194,8 @@ def _absolute_lists(section: Json, fields: Sequence[str], folder: Path) -> None:
             section[field] = [_placed(folder, p) if isinstance(p, str) and "://" not in p else p for p in section[field]]
 
 
-def _set(recipe: dict[str, Json], change: str) -> None:
+def _set(recipe: dict[str, Json], change: str) -> str:
+    """Make a change, and return the dotted field that it is of."""
     dotted, equals, text = change.partition("=")
     if not equals or not dotted:
         raise RecipeError(f"{change!r} is not of the form field.name=value", where="--set")
@@ -208,36 +213,59 @@ def _set(recipe: dict[str, Json], change: str) -> None:
         ) from error
     except yaml.YAMLError as error:
         raise RecipeError(f"the value {text!r} is not YAML", where=f"--set {dotted}") from error
+    return dotted
 
 
-def _explain(error: ValidationError, path: Path, lines: dict[str, tuple[Path, int]]) -> str:
-    """One line per mistake: file, line, field, what is wrong."""
+def _explain(error: ValidationError, path: str, places: Places) -> str:
+    """One line per mistake: file and line, field, what is wrong."""
     found = []
-    for item in error.errors():
-        names = [str(part) for part in item["loc"] if not _is_type_tag(str(part))]
+    for item in _of_nearest_types(error):
+        *parents, last = [str(part) for part in item["loc"] if not _is_type_tag(str(part))] or [""]
+        parents, fields = _fields_at(Recipe, parents)
+        names = [*parents, last]
         dotted = ".".join(names)
-        file, line = next((lines[key] for n in range(len(names), -1, -1) if (key := ".".join(names[:n])) in lines), (path, 1))
+        place = next((places[key] for n in range(len(names), -1, -1) if (key := ".".join(names[:n])) in places), path)
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            message = f"unknown field{nearest(names[-1], _fields_at(Recipe, names[:-1]))}"
+            message = f"unknown field{nearest(last, fields)}"
         elif item["type"] not in ("missing", "value_error"):
             message += f", not {json.dumps(item['input'], default=str)[:80]}"
-        found.append(f"{file}:{line}: {dotted or 'recipe'}: {message}")
+        found.append(f"{place}: {dotted or 'recipe'}: {message}")
     return "\n".join(found)
+
+
+def _of_nearest_types(error: ValidationError) -> list[Json]:
+    """All mistakes; where a value may be a section of one kind or another, those of the kind with the fewest."""
+    items = error.errors()
+    kinds = [[(item["loc"][:n], part) for n, part in enumerate(item["loc"]) if _is_type_tag(str(part))] for item in items]
+    counts = Counter(kind for found in kinds for kind in found)
+    least = {place: min(n for (other, _), n in counts.items() if other == place) for place, _ in counts}
+    return [item for item, found in zip(items, kinds, strict=True) if all(counts[kind] == least[kind[0]] for kind in found)]
 
 
 def _is_type_tag(part: str) -> bool:
     """Pydantic puts the tried type of a union into the location; it is no field."""
-    return "[" in part or part in ("int", "constrained-int", "float", "str", "literal['rest']")
+    return "[" in part or part[:1].isupper() or part in ("int", "constrained-int", "float", "str", "literal['rest']")
 
 
-def _fields_at(model: Any, names: Sequence[str]) -> list[str]:
-    """Names of the fields allowed at a place in the recipe."""
+def _fields_at(model: Any, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A place in the recipe without the tags of tagged sections that pydantic puts there, and the fields allowed at it."""
+    place = []
     for name in names:
+        if (tagged := _tagged(model, name)) is not None:
+            model = tagged
+            continue
+        place.append(name)
         model = _inner(model)
         fields = _fields(model)
         model = fields[name] if name in fields else get_args(model)[-1] if get_args(model) else None
-    return list(_fields(_inner(model)))
+    return place, list(_fields(_inner(model)))
+
+
+def _tagged(kind: Any, tag: str) -> Any:
+    """Of the sections that a field may hold, each told by a tag, the one with this tag; None where it names none."""
+    sections = get_args(next(iter(get_args(kind)), None))
+    return next((section for section in sections if any(tag in get_args(field) for field in _fields(section).values())), None)
 
 
 def _inner(kind: Any) -> Any:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curate.dedup.sketch import Signatures, SketchSettings
+from schemas.errors import LakeError
 
 FINGERPRINT = b"gristmill.signatures"
 """Key of the fingerprint in a table's schema metadata."""
@@ -41,11 +42,15 @@ def from_table(table: pa.Table, settings: SketchSettings) -> Signatures:
     """Signatures of a table, without a copy where a column is one chunk.
 
     Raises:
-        ValueError: When the table was made with other settings, or carries none.
+        LakeError: When the table was made with other settings, or carries none.
     """
     found = (table.schema.metadata or {}).get(FINGERPRINT, b"none").decode()
     if found != settings.fingerprint:
-        raise ValueError(f"the table holds signatures of {found}, not of {settings.fingerprint}: sign the documents again")
+        raise LakeError(
+            f"a table holds signatures of {found}, not of {settings.fingerprint}",
+            where="signatures",
+            fix="curate with generations: one, which signs all documents again",
+        )
     names = [f"band_{band:03}" for band in range(settings.bands)]
     if not table.num_rows:
         return _empty(settings)

@@ -211,3 +211,18 @@ def test_a_replay_of_documents_that_may_be_used_once_is_refused_when_the_recipe_
     with pytest.raises(RecipeError, match=r"max_epochs to 2 and generations to one, if the lake has"):
         load_recipe(path, ["generations=append"])
     assert load_recipe(path, ["sources.web.max_epochs=2"]).stages[1].replay is not None
+
+
+def test_a_mistake_of_set_is_said_to_be_one_and_of_two_kinds_of_section_the_nearer_is_explained(tmp_path: Path) -> None:
+    path = write(tmp_path, "r.yaml", BASE)
+    with pytest.raises(RecipeError, match=r"^--set: sources\.web\.max_bad_share: Input should be less than or equal to 1, not 2\n"):
+        load_recipe(path, ["sources.web.max_bad_share=2"])
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path, ["sources.web.repeats={clusters: {2: 3}}"])
+    assert error.value.what == "--set: sources.web.repeats: 'clusters' needs the uses of documents without duplicates, size 1"
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path, ["sources.web.repeats={by: n_words, mst: 3}"])
+    assert error.value.what == "--set: sources.web.repeats.mst: unknown field; did you mean 'most'?"
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path, ["edits=[{edit: c4, of: [javascript]}]"])
+    assert error.value.what == "--set: edits.0.of: unknown field; did you mean 'off'?"

@@ -9,6 +9,7 @@ import pytest
 from curate.dedup.near import find_near_duplicates
 from curate.dedup.signature_files import SignatureSpill, from_table, to_table
 from curate.dedup.sketch import Signatures, SketchSettings, sign
+from schemas.errors import LakeError
 
 TEXTS = pa.array([f"words of document number {i // 2} and {'more' * (i // 2 % 3)} of them" for i in range(40)], pa.large_string())
 
@@ -32,9 +33,9 @@ def test_a_table_gives_back_its_signatures(tmp_path: Path, bits) -> None:
 
 def test_a_table_of_other_settings_or_none_is_refused() -> None:
     table = to_table(sign(TEXTS, SketchSettings(seed=2)))
-    with pytest.raises(ValueError, match=r"s2.*not of .*s1"):
+    with pytest.raises(LakeError, match=r"s2.*not of .*s1"):
         from_table(table, SketchSettings())
-    with pytest.raises(ValueError, match="signatures of none"):
+    with pytest.raises(LakeError, match="signatures of none"):
         from_table(table.replace_schema_metadata(None), SketchSettings())
 
 
