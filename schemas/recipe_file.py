@@ -45,7 +45,9 @@ def load_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     try:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
-        raise RecipeError(_explain(error, str(path), places), fix="`gristmill schema recipe.schema.json` writes what every field means") from error
+        raise RecipeError(
+            _explain(error, str(path), places), fix="`gristmill schema recipe.schema.json` writes what every field means"
+        ) from error
     _refuse_without_effect(recipe, str(path), places)
     for position, stage in enumerate(recipe.stages):
         recipe.training_of(stage, f"{path}: stages[{position}] ({stage.name}).training")
