@@ -18,11 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
-from curate.signals.batch import buffers, decode, gram_room
+from curate.signals.batch import buffers, decode
 from curate.signals.code_points import SPACE, class_of
 from curate.signals.hashing import BASE, ONE
 from curate.signals.kernels import kernel, sources_digest
-from curate.signals.ngrams import duplicate_ngrams, top_ngrams
+from curate.signals.ngrams import duplicate_ngrams, gram_room, top_ngrams
 from curate.signals.tokenizer import english_rules, kind_of
 from curate.signals.words import count_groups, reading_signals, word_signals
 from schemas.errors import RecipeError
@@ -109,16 +109,17 @@ def _entries(signals: int, mine: int) -> tuple[Callable[..., None], Callable[...
         if signals >= 0 and mine >= 0:
             codes = np.empty(len(data), np.uint32)
             size, _, _ = decode(rules.classes, data, codes)
-            s, ends = np.empty(size, np.uint32), np.empty(size, np.int32)
+            s, borders = np.empty(size, np.uint32), np.zeros(size + 1, np.int32)
+            ends = borders[1:]
             hashes, kinds = np.empty(size, np.uint64), np.empty(size, np.uint8)
             n, length = describe_words(rules.classes, codes[:size], s, cuts, ends, hashes, kinds)
             word_signals(ends, hashes, kinds, n, out)
             groups = np.empty(length + 1, np.int32)
             count_groups(rules.classes, s[:length], groups)
             reading_signals(rules.classes, s[:length], ends, kinds, n, groups, out)
-            places, marks, totals, table, counts, firsts, sieve, pairs, met = gram_room(max(n, 1))
-            top_ngrams(ends, n, hashes, table, counts, firsts, places, pairs, met, out)
-            duplicate_ngrams(s[:length], ends, n, hashes, rules.powers, totals, table, places, firsts, sieve, marks, out)
+            grams = gram_room(max(n, 1))
+            top_ngrams(borders, n, hashes, grams, out)
+            duplicate_ngrams(s[:length], borders, n, hashes, rules.powers, grams, out)
 
     return look, count
 

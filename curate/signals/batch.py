@@ -14,7 +14,7 @@ from curate.signals.code_points import ALPHA, SPACE, class_of
 from curate.signals.hashing import load_word, shift_for
 from curate.signals.kernels import kernel, small, sources_digest
 from curate.signals.lines import line_signals
-from curate.signals.ngrams import PAIRS, duplicate_ngrams, top_ngrams
+from curate.signals.ngrams import duplicate_ngrams, gram_room, top_ngrams
 from curate.signals.tokenizer import english_rules, tokenize
 from curate.signals.words import reading_signals, word_signals
 from schemas.signals import SIGNALS
@@ -171,22 +171,13 @@ def chunk_room(size):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def gram_room(size):  # type: ignore[no-untyped-def]
-    """Buffers for the n-grams of `size` words: places, marks, prefixes; a table's keys, counts, first words; a sieve; counts of pairs."""
-    slots = np.int64(1) << (np.uint64(64) - shift_for(size + 1))
-    places, marks, totals = np.empty(size, np.int32), np.empty(size, np.uint8), np.empty(size + 1, np.uint64)
-    table, counts, firsts = np.empty(slots, np.uint64), np.empty(slots, np.int32), np.empty(slots, np.int32)
-    sieve, pairs, met = np.empty(4 * slots, np.uint8), np.empty(PAIRS, np.uint16), np.empty(size, np.uint16)
-    return places, marks, totals, table, counts, firsts, sieve, pairs, met
-
-
-@njit(nogil=True)
 def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out):  # type: ignore[no-untyped-def]
     """Adds the signals of words and lines of a text; returns its scratch (all arguments between `words` and `out`), grown to the text.
 
     A page of `s` and `words`, which are as long as the longest text, takes memory only once a text has touched it.
     """
-    ends, hashes, kinds, groups = words
+    borders, hashes, kinds, groups = words
+    ends = borders[1:]
     if len(chunks[0]) < out[N_SPACE_CHARS] + 2:
         chunks = chunk_room(2 * out[N_SPACE_CHARS] + 2)
     starts, stops, keys, inners = chunks
@@ -200,11 +191,10 @@ def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out
     n = tokenize(rules, s, count, starts, stops, keys, inners, prefix, ends, hashes, kinds, pieces)
     word_signals(ends, hashes, kinds, n, out)
     reading_signals(rules.classes, s[:length], ends, kinds, n, groups, out)
-    if len(grams[0]) < n:
+    if len(grams.places) < n:
         grams = gram_room(n)
-    places, marks, totals, table, counts, firsts, sieve, pairs, met = grams
-    top_ngrams(ends, n, hashes, table, counts, firsts, places, pairs, met, out)
-    duplicate_ngrams(s[:length], ends, n, hashes, rules.powers, totals, table, places, firsts, sieve, marks, out)
+    top_ngrams(borders, n, hashes, grams, out)
+    duplicate_ngrams(s[:length], borders, n, hashes, rules.powers, grams, out)
     return lines, chunks, prefix, pieces, grams
 
 
@@ -217,7 +207,9 @@ def fill_rows(rules, own, data, offsets, out):  # type: ignore[no-untyped-def]
     narrow, coded = np.empty(longest, np.uint8), np.empty(longest, np.uint8)
     wide, codes = np.empty(1, np.uint32), np.empty(1, np.uint32)
     slots, places = np.zeros(SLOTS, np.uint8), np.empty(len(own.points), np.int32)
-    words = np.empty(longest, np.int32), np.empty(longest, np.uint64), np.empty(longest, np.uint8), np.empty(longest + 1, np.int32)
+    borders, groups = np.empty(longest + 1, np.int32), np.empty(longest + 1, np.int32)
+    borders[0] = 0
+    words = borders, np.empty(longest, np.uint64), np.empty(longest, np.uint8), groups
     lines, chunks = np.empty(1, np.uint64), chunk_room(1)
     prefix, pieces, grams = np.empty(1, np.uint64), np.empty(1, np.int64), gram_room(1)
     for row in range(len(offsets) - 1):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.signals.code_points import point_of
-from curate.signals.hashing import SPREAD, home, part
+from curate.signals.hashing import SPREAD, following, home, part
 from curate.signals.kernels import small
 
 SLOTS_SHIFT = np.uint64(64 - 12)
@@ -47,8 +47,8 @@ def slot_of(keys, key):  # type: ignore[no-untyped-def]
     slot = home(key, SLOTS_SHIFT)
     while keys[slot] != 0:
         if keys[slot] == key:
-            return slot
-        slot = (slot + 1) & (len(keys) - 1)
+            return np.int64(slot)
+        slot = following(keys, slot)
     return -1
 
 

@@ -66,8 +66,14 @@ def part(prefix, powers, start, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def home(key, shift):  # type: ignore[no-untyped-def]
-    """First slot to try for a key in a table of 2 ** (64 - shift) slots."""
-    return np.int64((key * SPREAD) >> shift)
+    """First slot to try for a key in a table of 2 ** (64 - shift) slots; unsigned, or each use would ask whether it counts from the end."""
+    return (key * SPREAD) >> shift
+
+
+@inlined
+def following(table, slot):  # type: ignore[no-untyped-def]
+    """The slot to try after one that another key has taken."""
+    return (slot + ONE) & np.uint64(len(table) - 1)
 
 
 def _loader(number: types.Type) -> Any:

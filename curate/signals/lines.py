@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from curate.signals.code_points import BREAK, CLOSER, DETAIL, JAY, SENTENCE_END, TERMINAL, class_of, point_of
-from curate.signals.hashing import BASE, ONE, SPREAD, home, power, shift_for
+from curate.signals.hashing import BASE, ONE, SPREAD, following, home, power, shift_for
 from curate.signals.kernels import inlined, kernel, small
 from schemas.signals import SIGNALS
 
@@ -47,7 +47,7 @@ def seen_before(table, shift, key):  # type: ignore[no-untyped-def]
     while table[slot] != 0:
         if table[slot] == key:
             return True
-        slot = (slot + 1) & (len(table) - 1)
+        slot = following(table, slot)
     table[slot] = key
     return False
 

@@ -9,9 +9,13 @@ start of another word.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
-from curate.signals.hashing import ONE, SPREAD, home, load_word, power, shift_for
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from curate.signals.hashing import ONE, SPREAD, following, home, load_word, power, shift_for
 from curate.signals.kernels import inlined, kernel, small
 from curate.signals.lines import seen_before
 from schemas.signals import SIGNALS
@@ -27,6 +31,32 @@ PAIRS = 1 << 17
 """Most slots in which 2-grams are counted: half of a common second cache. In a long text more share a slot, and what is sought there
 occurs more often."""
 PAIRS_SHIFT = np.uint64(64 - 17)
+END = (1 << 31) - 1
+"""A place in the stream that no word ends beyond."""
+
+
+class GramRoom(NamedTuple):
+    """Scratch for the n-grams of a text."""
+
+    places: npt.NDArray[np.uint32]  # lists of words, and slots; these four have an entry for each word
+    listed: npt.NDArray[np.uint32]
+    marks: npt.NDArray[np.uint8]
+    met: npt.NDArray[np.uint16]
+    prefix: npt.NDArray[np.uint64]  # one longer
+    keys: npt.NDArray[np.uint64]  # a table, and the counts of its keys
+    counts: npt.NDArray[np.int32]
+    sieve: npt.NDArray[np.uint8]
+    pairs: npt.NDArray[np.uint16]
+
+
+@njit(nogil=True)
+def gram_room(size):  # type: ignore[no-untyped-def]
+    """Scratch for texts of up to `size` words."""
+    slots = np.int64(1) << (np.uint64(64) - shift_for(size + 1))
+    places, listed, marks = np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.uint8)
+    met, prefix, keys = np.empty(size, np.uint16), np.empty(size + 1, np.uint64), np.empty(slots, np.uint64)
+    counts, sieve, pairs = np.empty(slots, np.int32), np.empty(4 * slots, np.uint8), np.empty(PAIRS, np.uint16)
+    return GramRoom(places, listed, marks, met, prefix, keys, counts, sieve, pairs)
 
 
 @inlined
@@ -51,93 +81,122 @@ def count_pairs(n, words, places, pairs, met):  # type: ignore[no-untyped-def]
     """
     shift = max(shift_for(2 * n), PAIRS_SHIFT)
     counts = cleared(pairs, shift)
+    most = np.uint16(0)
     for word in range(n - 1):
-        place = home(joined(words[word], words[word + 1]), shift)
+        place = np.uint32(home(joined(words[word], words[word + 1]), shift))
         places[word] = place
-        counts[place] = min(counts[place] + 1, MOST)
-    most = 0
+        count = np.uint16(min(counts[place] + 1, MOST))
+        counts[place] = count
+        most = max(most, count)
     for word in range(n - 1):
-        found = counts[places[word]]
-        met[word] = found
-        most = max(most, int(found))
-    return most
+        met[word] = counts[places[word]]
+    return int(most)
 
 
 @small
-def frequent(size, least, n, met, places):  # type: ignore[no-untyped-def]
-    """Lists the words at which all 2-grams of the n-gram of `size` words may occur `least` times; returns how many."""
-    found = 0
-    for word in range(n - size + 1):
+def list_frequent(n, least, met, listed):  # type: ignore[no-untyped-def]
+    """Lists the words whose 2-gram may occur `least` times; returns how many."""
+    found = np.uint32(0)
+    for word in range(n - 1):
+        listed[found] = word
+        found = np.uint32(found + np.uint32(met[word] >= least))
+    return int(found)
+
+
+@small
+def narrow(size, least, n, met, listed, found, chosen):  # type: ignore[no-untyped-def]
+    """Chooses of the words listed those at which all 2-grams of the n-gram of `size` words may occur `least` times; returns how many."""
+    while found > 0 and listed[found - 1] + size > n:
+        found -= 1
+    kept = np.uint32(0)
+    for k in range(found):
+        word = listed[k]
         enough = met[word] >= least
-        for k in range(1, size - 1):
-            enough &= met[word + k] >= least
-        places[found] = word
-        found += int(enough)
-    return found
+        if size > 2:
+            enough &= met[np.uint32(word + 1)] >= least
+        if size > 3:
+            enough &= met[np.uint32(word + 2)] >= least
+        chosen[kept] = word
+        kept = np.uint32(kept + np.uint32(enough))
+    return int(kept)
 
 
-@kernel
-def most_frequent(size, words, places, found, keys, counts, firsts):  # type: ignore[no-untyped-def]
-    """The largest count of an n-gram of `size` words among those at the listed words, and the first word of the first such."""
+@small
+def key_at(size, words, word):  # type: ignore[no-untyped-def]
+    """The hash of the n-gram of 2, 3 or 4 words at a word; never 0, which marks a free slot."""
+    key = joined(words[word], words[np.uint32(word + 1)])
+    if size > 2:
+        key = joined(key, words[np.uint32(word + 2)])
+    if size > 3:
+        key = joined(key, words[np.uint32(word + 3)])
+    return max(key, ONE)
+
+
+@small
+def slot_for(table, shift, key):  # type: ignore[no-untyped-def]
+    """The slot of a key, or the free one where it belongs."""
+    slot = home(key, shift)
+    while table[slot] != 0 and table[slot] != key:
+        slot = following(table, slot)
+    return slot
+
+
+@small
+def most_frequent(size, words, chosen, found, keys, numbers):  # type: ignore[no-untyped-def]
+    """The largest count of an n-gram of `size` words among those at the chosen words, and the first word of the first such."""
     shift = shift_for(found + 1)
-    table = cleared(keys, shift)
-    best = first = 0
-    for place in range(found):
-        word = int(places[place])
-        key = words[word]
-        for k in range(1, size):
-            key = joined(key, words[word + k])
-        if key == 0:
-            key = ONE
-        slot = home(key, shift)
-        while table[slot] != 0 and table[slot] != key:
-            slot = (slot + 1) & (len(table) - 1)
-        if table[slot] == 0:
-            table[slot] = key
-            counts[slot] = 0
-            firsts[slot] = word
-        counts[slot] += 1
-        if counts[slot] > best:
-            best, first = int(counts[slot]), int(firsts[slot])
-        elif counts[slot] == best:
-            first = min(first, int(firsts[slot]))
-    return best, first
+    table, counts = cleared(keys, shift), cleared(numbers, shift)
+    best = np.int32(0)
+    for k in range(found):
+        key = key_at(size, words, chosen[k])
+        slot = slot_for(table, shift, key)
+        table[slot] = key
+        count = np.int32(counts[slot] + 1)
+        counts[slot] = count
+        best = max(best, count)
+    first = 0
+    for k in range(found):
+        if counts[slot_for(table, shift, key_at(size, words, chosen[k]))] == best:
+            first = int(chosen[k])
+            break
+    return int(best), first
 
 
 @kernel
-def top_ngrams(ends, n, words, keys, counts, firsts, places, pairs, met, out):  # type: ignore[no-untyped-def]
+def top_ngrams(borders, n, words, room, out):  # type: ignore[no-untyped-def]
     """Adds the character counts of the most frequent 2-, 3- and 4-grams.
 
     Args:
-        ends: The end of each word in the stream.
+        borders: Where each word starts in the stream, and where the last ends.
         n: The number of words.
         words: The hash of each word.
-        keys: Scratch, at least 2 (n + 1) rounded up to a power of two.
-        counts: Scratch, as long as `keys`.
-        firsts: Scratch, as long as `keys`.
-        places: Scratch, as long as the number of words.
-        pairs: Scratch, PAIRS long.
-        met: Scratch, as long as the number of words.
+        room: Scratch, a `Room` for n words.
         out: The row of signals to add to.
     """
     if n < 2:
         return
-    bound = count_pairs(n, words, places, pairs, met)
+    listed, chosen, met = room.places, room.listed, room.met
+    bound = count_pairs(n, words, listed, room.pairs, met)
     # A guess that is too high costs another look, one that is too low many full hashes. After one that was too high, half of it is tried,
-    # but no less than was found: the true best occurs at least as often.
+    # but no less than was found: the true best occurs at least as often. All looks share a list for the lowest guess that is likely.
     guess = bound - bound // 4
+    listed_from = max(bound // 8, 2)
+    candidates = list_frequent(n, listed_from, met, listed)
     for size in range(2, min(n, 4) + 1):
         best, first = 1, 0
         least = max(guess, 2)
         while bound > 1:
-            best, first = most_frequent(size, words, places, frequent(size, least, n, met, places), keys, counts, firsts)
+            if least < listed_from:
+                listed_from = least
+                candidates = list_frequent(n, least, met, listed)
+            found = narrow(size, least, n, met, listed, candidates, chosen)
+            best, first = most_frequent(size, words, chosen, found, room.keys, room.counts)
             if best >= least or least == 2:
                 break
             least = max(best, least // 2, 2)
         if best < 2:
             best, first = 1, 0
-        begin = int(ends[first - 1]) if first > 0 else 0
-        out[TOP_2_GRAM_CHARS + size - 2] = (ends[first + size - 1] - begin + size - 1) * best
+        out[TOP_2_GRAM_CHARS + size - 2] = (borders[first + size] - borders[first] + size - 1) * best
         bound, guess = best, best // (4 if size == 2 else 2)
 
 
@@ -156,129 +215,123 @@ def window(s, start, length):  # type: ignore[no-untyped-def]
 
 
 @small
-def mark_repeats(s, ends, chosen, found, length, n, sieve, places, marks, marked):  # type: ignore[no-untyped-def]
+def mark_repeats(s, borders, chosen, found, length, n, room, marked):  # type: ignore[no-untyped-def]
     """Marks the words from whose start the next `length` characters may repeat from the start of another such word.
 
     Hashes are only counted by place, so some words are marked in vain and none is missed.
 
     Args:
         s: The stream.
-        ends: The end of each word in it.
+        borders: Where each word starts in it, and where the last ends.
         chosen: The words to look at, in their order.
         found: How many they are.
         length: SHORT, MIDDLE or LONG.
         n: The number of words.
-        sieve: Scratch, at least 8 n rounded up to a power of two.
-        places: Scratch, as long as `chosen`.
-        marks: Receives the mark `length`.
+        room: Scratch; its marks receive the mark `length`.
         marked: Receives the words marked, in their order; may be `chosen`.
 
     Returns:
         How many words are marked.
     """
+    places, marks = room.places, room.marks
     shift = shift_for(4 * n)
-    seen = cleared(sieve, shift)
-    while found > 0 and chosen[found - 1] > 0 and ends[chosen[found - 1] - 1] + length > len(s):
+    seen = cleared(room.sieve, shift)
+    while found > 0 and borders[chosen[found - 1]] + length > len(s):
         found -= 1
     for k in range(found):
-        word = chosen[k]
-        place = home(window(s, int(ends[word - 1]) if word > 0 else 0, length), shift)
+        place = np.uint32(home(window(s, np.uint32(borders[chosen[k]]), length), shift))
         seen[place] = min(seen[place] + 1, 2)
         places[k] = place
-    kept = 0
+    kept = np.uint32(0)
     for k in range(found):
         word = chosen[k]
-        again = int(seen[places[k]] > 1)
-        marks[word] |= length * again
+        again = np.uint8(seen[places[k]] > 1)
+        marks[word] |= np.uint8(length * again)
         marked[kept] = word
-        kept += again
-    return kept
+        kept = np.uint32(kept + again)
+    return int(kept)
 
 
 @small
-def mark_for(length):  # type: ignore[no-untyped-def]
-    """The mark that a word must have for an n-gram of this length at it to repeat; 0 for none."""
-    return LONG if length >= LONG else MIDDLE if length >= MIDDLE else SHORT if length >= SHORT else 0
+def list_members(s, borders, n, room):  # type: ignore[no-untyped-def]
+    """Lists in `places` the words at which an n-gram of five words or more may repeat, and in `listed` the last place where it may end.
 
-
-@kernel
-def list_members(s, ends, n, sieve, places, listed, marks):  # type: ignore[no-untyped-def]
-    """Lists in `places` the words at which an n-gram of five words or more may repeat, with their marks; returns how many."""
+    Returns how many they are.
+    """
+    places, listed, marks = room.places, room.listed, room.marks
     if len(s) < SHORT:
         for word in range(n - 4):
-            places[word], marks[word] = word, TINY
+            places[word], listed[word] = word, END
         return n - 4
-    start = brief = 0
+    brief = np.uint32(0)
     for word in range(n - 4):
-        length = int(ends[word + 4]) - start
-        marks[word] = int(length < SHORT) * TINY
+        length = borders[word + 5] - borders[word]
+        marks[word] = np.uint8(length < SHORT) * TINY
         listed[brief] = word
-        brief += int(length < MIDDLE)
-        start = int(ends[word])
-    mark_repeats(s, ends, listed, brief, SHORT, n, sieve, places, marks, listed)
+        brief = np.uint32(brief + np.uint32(length < MIDDLE))
+    mark_repeats(s, borders, listed, int(brief), SHORT, n, room, listed)
     if len(s) >= MIDDLE:
         for word in range(n - 4):
             listed[word] = word
-        middle = mark_repeats(s, ends, listed, n - 4, MIDDLE, n, sieve, places, marks, listed)
+        middle = mark_repeats(s, borders, listed, n - 4, MIDDLE, n, room, listed)
         if len(s) >= LONG:
-            mark_repeats(s, ends, listed, middle, LONG, n, sieve, places, marks, listed)
-    members = 0
+            mark_repeats(s, borders, listed, middle, LONG, n, room, listed)
+    members = np.uint32(0)
     for word in range(n - 4):
+        mark = marks[word]
         places[members] = word
-        members += int(marks[word] & (TINY | SHORT | MIDDLE) != 0)
-    return members
+        listed[members] = END if mark & LONG else borders[word] + ((LONG if mark & MIDDLE else MIDDLE) - 1)
+        members = np.uint32(members + np.uint32(mark != 0))
+    return int(members)
+
+
+@small
+def still_members(size, borders, n, places, lasts, members):  # type: ignore[no-untyped-def]
+    """Keeps of the listed words those at which an n-gram of `size` words may repeat; returns how many."""
+    while members > 0 and places[members - 1] + size > n:
+        members -= 1
+    left = np.uint32(0)
+    for member in range(members):
+        word, last = places[member], lasts[member]
+        places[left], lasts[left] = word, last
+        left = np.uint32(left + np.uint32(borders[np.uint32(word + size)] <= last))
+    return int(left)
 
 
 @kernel
-def duplicate_ngrams(s, ends, n, words, powers, prefix, keys, places, listed, sieve, marks, out):  # type: ignore[no-untyped-def]
+def duplicate_ngrams(s, borders, n, words, powers, room, out):  # type: ignore[no-untyped-def]
     """Adds the characters of repeated 5- to 10-grams.
 
     Args:
         s: The stream.
-        ends: The end of each word in it.
+        borders: Where each word starts in it, and where the last ends.
         n: The number of words.
         words: The hash of each word.
         powers: Powers of the hash base.
-        prefix: Scratch, one longer than the number of words.
-        keys: Scratch, at least 2 n rounded up to a power of two.
-        places: Scratch, as long as the number of words.
-        listed: Scratch, as long as the number of words.
-        marks: Scratch, as long as the number of words.
-        sieve: Scratch, at least 8 n rounded up to a power of two.
+        room: Scratch, a `Room` for n words.
         out: The row of signals to add to.
     """
     if n < 6:
         return
-    members = list_members(s, ends, n, sieve, places, listed, marks)
+    members = list_members(s, borders, n, room)
     if members < 2:
         return
+    places, prefix = room.places, room.prefix
     prefix[0] = 0
-    start = 0
     for word in range(n):
-        end = int(ends[word])
-        prefix[word + 1] = prefix[word] * power(powers, end - start) + words[word]
-        start = end
+        prefix[word + 1] = prefix[word] * power(powers, borders[word + 1] - borders[word]) + words[word]
     for size in range(5, 11):
+        members = still_members(size, borders, n, places, room.listed, members)
         shift = shift_for(members)
-        table = cleared(keys, shift)
-        chars, resume, left = 0, 0, 0
+        table = cleared(room.keys, shift)
+        chars, resume = 0, 0
         for member in range(members):
-            word = int(places[member])
-            if word + size > n:
-                break
-            length = int(ends[word + size - 1]) - (int(ends[word - 1]) if word > 0 else 0)
-            mark = mark_for(length)
-            if marks[word] & mark != mark:
-                # A longer one may repeat yet where a mark was only sought among words before shorter ones.
-                places[left] = word
-                left += int(mark == SHORT)
-                continue
-            places[left] = word
-            left += 1
+            word = places[member]
             if word < resume:
                 continue
-            if seen_before(table, shift, prefix[word + size] - prefix[word] * power(powers, length)):
+            end = np.uint32(word + size)
+            length = borders[end] - borders[word]
+            if seen_before(table, shift, prefix[end] - prefix[word] * power(powers, length)):
                 chars += length
-                resume = word + size
-        members = left
+                resume = int(end)
         out[DUP_5_GRAM_CHARS + size - 5] = chars
