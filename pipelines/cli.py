@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -107,11 +109,22 @@ def run_command(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stdout = None  # type: ignore[assignment]  # the reader has gone (head, less): nothing is left to flush to
         return DONE
-    except (Stopped, Exception):
-        if not Stopped.asked:
+    except (Stopped, Exception) as error:
+        if not Stopped.asked and os.strerror(errno.ENOSPC) not in str(error):
             raise
+        if not Stopped.asked:
+            print(printable(f"gristmill: {_full(error)}"), file=sys.stderr)
+            return USER_ERROR
         print(f"gristmill: stopped. What is finished is kept; go on with:\n  {_same(arguments)}", file=sys.stderr)
         return SAVED
+
+
+def _full(error: BaseException) -> GristmillError:
+    """A disk that is full where temporary files go, in words that DuckDB, Arrow and Python share; the lake's own writes say more."""
+    from tempfile import gettempdir
+
+    fix = f"free space in {gettempdir()}, or name a folder that has more by TMPDIR; then run again: finished shards are kept"
+    return GristmillError(f"the disk is full: {str(error).splitlines()[0]}", fix=fix)
 
 
 def _is_text(argument: str) -> bool:

@@ -227,10 +227,13 @@ def _npy(root: Path, snapshot: Snapshot, path: Path, state: State, name: str, te
     path.mkdir(parents=True)
     for number, lot in enumerate(table.lots.values()):
         tell(number, len(table.lots))
-        pieces = [tokens for tokens, _ in rows(root, lot)]
-        target = np.lib.format.open_memmap(path / f"{lot.lot}.npy", "w+", pieces[0].dtype, (lot.rows, lot.row_length))
-        np.concatenate(pieces, out=target)
-        target.flush()
+        with (path / f"{lot.lot}.npy").open("wb") as file:
+            for tokens, _ in rows(root, lot):
+                if not file.tell():
+                    kind = np.lib.format.dtype_to_descr(tokens.dtype)
+                    header = {"descr": kind, "fortran_order": False, "shape": (lot.rows, lot.row_length)}
+                    np.lib.format.write_array_header_1_0(file, header)
+                file.write(np.ascontiguousarray(tokens).data)
         count += lot.rows
     _describe(root, snapshot, path, table)
     return count

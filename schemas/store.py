@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase, digits
-from typing import Any
+from typing import IO, Any
 
 from schemas.copy_room import TEMPORARY as TEMPORARY
 from schemas.errors import InUse, LakeError
@@ -54,6 +54,16 @@ def checksum(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def reserve(file: IO[bytes]) -> None:
+    """Have the disk hold all of a file that was only made long: a mapped page that finds no room there ends the process, by SIGBUS.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    if (size := os.fstat(file.fileno()).st_size) and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
 
 
 def publish(root: Path, relative: str, write: Callable[[Path], None], rows: int = 0) -> Published:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from curate.dedup.join import Buckets, group_packed
 from curate.dedup.sketch import Signatures
+from schemas.store import reserve
 
 _CHUNK = 1 << 18
 """Documents whose keys are put in order at once."""
@@ -203,7 +204,7 @@ class Components:
         self._folder, self._least_new, self._capacity = folder, least_new, max(1, memory_limit // _WEIGHT_COST)
         self._parent: npt.NDArray[np.int32] = np.full(0 if documents * 16 > memory_limit else documents, -1, np.int32)
         if len(self._parent) < documents:
-            self._parent = np.memmap(folder / "parent", np.int32, "w+", shape=(documents,))
+            self._parent = _mapped(folder / "parent", np.int32, (documents,))
             for first in range(0, documents, _CHUNK):
                 self._parent[first : first + _CHUNK] = -1
         self._parts = [(0, 0)]
@@ -225,7 +226,7 @@ class Components:
         count, candidates = _number(self._parent, self._capacity)
         if self._parts[-1][0]:
             self._sizes, self._members = (np.memmap(self._folder / name, np.uint32, "r+") for name in ("sizes", "members"))
-            self._ends = np.memmap(self._folder / "ends", np.int64, "w+", shape=(len(self._parts) - 1, count + 1, 2))
+            self._ends = _mapped(self._folder / "ends", np.int64, (len(self._parts) - 1, count + 1, 2))
         for number, ends in enumerate(self._ends):
             (first, begin), (last, end) = self._parts[number], self._parts[number + 1]
             sizes, members = np.array(self._sizes[first:last]), np.array(self._members[begin:end])
@@ -244,6 +245,14 @@ class Components:
         documents = np.unique(members)
         places = np.searchsorted(documents, members).astype(np.uint32)
         return documents.astype(np.int64), Buckets(np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]), places)
+
+
+def _mapped(path: Path, kind: type[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """A new file of zeros, mapped."""
+    with path.open("wb+") as file:
+        made = np.memmap(file, kind, "w+", shape=shape)  # type: ignore[call-overload]
+        reserve(file)
+    return np.asarray(made)
 
 
 def partitioned(signatures: Signatures, folder: Path, memory_limit: int) -> Iterator[Buckets]:

@@ -14,6 +14,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from schemas.store import reserve
+
 DOCUMENT_BYTES = 64
 """What the arrays of one document take together, about."""
 CHUNK = 1 << 17
@@ -44,6 +46,7 @@ class Scratch:
             return np.zeros(self.size, kind) if fill is None else np.full(self.size, fill, kind)
         with tempfile.TemporaryFile(prefix="gristmill-", dir=self._folder) as file:
             made = np.memmap(file, kind, "w+", shape=(self.size,))  # type: ignore[call-overload]
+            reserve(file)
         for span in self.chunks() if fill is not None else ():
             made[span] = fill
         return np.asarray(made)

@@ -50,10 +50,12 @@ def cut_parquet(piece: Piece, location: str, shard_bytes: int) -> Iterator[tuple
 def read_parquet(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
     """Take the rows of a file, or of its row groups from ``piece.start`` to ``piece.stop``."""
     try:
-        table = pq.ParquetFile(_whole(file))
+        whole = _whole(file)
     except BrokenFile as error:
         intake.refuse_file(error.reason, error.detail, piece.size)
         return
+    try:
+        table = pq.ParquetFile(whole)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         intake.refuse_file("unreadable_file", f"not a Parquet file: {first_line(error)}", piece.size)
         return
@@ -83,6 +85,7 @@ def _whole(file: BinaryIO) -> BinaryIO:
 
     Raises:
         BrokenFile: the packed stream is damaged or cut short.
+        OSError: the disk has no room for what is packed.
     """
     packed = compression(file.read(4))
     file.seek(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -16,6 +17,7 @@ import pytest
 
 from pipelines import cli
 from pipelines.cli import run_command
+from pipelines.commands import ask
 from schemas.recipe_file import json_schema, load_recipe
 from tests.pipelines.fixture_lake import doc
 
@@ -154,3 +156,13 @@ def test_a_terminal_of_another_encoding_gets_escapes(lake: Path) -> None:
         environment = os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run([*command, "--format", form], env=environment, capture_output=True, check=False)
         assert done.returncode == 0 and wanted in done.stdout.decode("latin-1")
+
+
+def test_a_full_disk_is_the_users_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/scratch/band-000")
+
+    monkeypatch.setattr(ask, "open_lake", full)
+    assert run_command(["status"]) == 2
+    told = capsys.readouterr().err
+    assert "the disk is full" in told and "/scratch/band-000" in told and "TMPDIR" in told

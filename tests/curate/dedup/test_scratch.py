@@ -1,5 +1,7 @@
 """Arrays with an entry a document: mapped or not they hold the same, equal hashes are found alike, and little memory is taken."""
 
+import errno
+import os
 import tracemalloc
 
 import numpy as np
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.dedup import scratch as module
+from curate.dedup.partitions import Components
 from curate.dedup.scratch import Scratch
 
 
@@ -60,3 +63,14 @@ def test_a_mapped_search_takes_less_than_its_arrays():
         tracemalloc.stop()
     assert peak < 20e6
     assert (first == np.minimum(np.arange(size) // 3 * 3 + 2, size - 1)).all()
+
+
+def test_a_disk_without_room_for_an_array_is_an_error_before_a_page_of_it_is_written(monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        Scratch(module.CHUNK, 0, tmp_path).array(np.int64)
+    with pytest.raises(OSError, match="No space"):
+        Components(tmp_path, 100, 0, 0)
