@@ -138,8 +138,8 @@ def unpacked(file: BinaryIO) -> io.BufferedReader:
     return io.BufferedReader(_Raw(blocks(file)), PLAIN_BLOCK)
 
 
-def lines(content: Iterable[bytes], limit: int) -> Iterator[list[bytes | int]]:
-    r"""Lines of blocks, without their ``\n``, in lists of consecutive lines; a line longer than ``limit`` is given as its length.
+def whole_lines(content: Iterable[bytes], limit: int) -> Iterator[bytes | int]:
+    r"""Runs of whole lines, each with its ``\n`` but perhaps the last; one longer than ``limit`` that no block holds as its length.
 
     Raises:
         BrokenFile: from the blocks, with ``tail`` set; all whole lines have been given.
@@ -156,17 +156,30 @@ def lines(content: Iterable[bytes], limit: int) -> Iterator[list[bytes | int]]:
                     held.clear()
                 continue
             size += first
-            held.append(block[:first])
-            line = b"".join(held) if size <= limit else size
-            last = block.rfind(b"\n")
-            inner: list[bytes | int] = list(block[first + 1 : last].split(b"\n")) if last > first else []
-            if last - first > limit:
-                inner = [item if len(item) <= limit else len(item) for item in inner if isinstance(item, bytes)]
-            yield [line, *inner]
-            held = [block[last + 1 :]]
+            last = block.rfind(b"\n") + 1
+            if size > limit:
+                yield size
+                if last > first + 1:
+                    yield block[first + 1 : last]
+            else:
+                yield b"".join([*held, block[:last]])
+            held = [block[last:]]
             size = len(held[0])
     except BrokenFile as error:
         error.tail = b"".join(held)
         raise
     if size:
-        yield [b"".join(held) if size <= limit else size]
+        yield b"".join(held) if size <= limit else size
+
+
+def lines(content: Iterable[bytes], limit: int) -> Iterator[list[bytes | int]]:
+    r"""Lines of blocks, without their ``\n``, in lists of consecutive lines; a line longer than ``limit`` is given as its length.
+
+    Raises:
+        BrokenFile: see `whole_lines`.
+    """
+    for run in whole_lines(content, limit):
+        if isinstance(run, int):
+            yield [run]
+        else:
+            yield [line if len(line) <= limit else len(line) for line in run.removesuffix(b"\n").split(b"\n")]

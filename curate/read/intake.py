@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.tables import DOCUMENTS, QUARANTINE
+
+if TYPE_CHECKING:  # it loads numba, which other readers need not
+    from curate.read.lift import Line
 
 GROUP_ROWS = 1 << 16
 GROUP_CHARACTERS = 8_000_000
@@ -63,9 +66,27 @@ class Intake:
         if type(text) is not str:
             self._refuse_text(text, number, size)
             return
-        if 4 * len(text) > self.max_bytes and (length := len(text.encode())) > self.max_bytes:
+        length = len(text) if 4 * len(text) <= self.max_bytes else len(text.encode())
+        if self._fits(length, number, size) and self._accept(record, number, size):
+            self._texts.add(text)
+            self._characters += len(text)
+            self._close_full_group()
+
+    def take_lifted(self, record: Record, line: Line, number: int) -> None:
+        """Accept a record whose text was lifted from its line; see `take`."""
+        size = line.stop - line.start
+        if self._fits(line.size, number, size) and self._accept(record, number, size):
+            self._texts.add_row(line.texts, line.row)
+            self._characters += line.characters
+            self._close_full_group()
+
+    def _fits(self, length: int, number: int, size: int) -> bool:
+        if length > self.max_bytes:
             self.refuse(number, "too_large", f"{length:,} bytes, more than max_document_bytes = {self.max_bytes:,}", size)
-            return
+        return length <= self.max_bytes
+
+    def _accept(self, record: Record, number: int, size: int) -> bool:
+        """Take everything but the text of a record; set it aside where it has no id."""
         if self.id_field is None:
             name, digest = None, self._by_place.copy()
             digest.update(b"%d" % number)
@@ -73,20 +94,21 @@ class Intake:
             name = _scalar(_pop(record, self.id_field, None))
             if not name:
                 self.refuse(number, "no_id", f"the record has no {self.id_field!r}", size)
-                return
+                return False
             digest = self._by_id.copy()
             digest.update(name.encode())
         self._ids.append(digest.digest())
         self._names.append(name)
         self._paths.append(self.path)
         self._numbers.append(number)
-        self._texts.append(text)
         for column, field in zip(self._others, self.others, strict=True):
             column.append(None if field is None else _scalar(_pop(record, field, None)))
         self._metas.append(_json(record) if record else None)
         self.documents += 1
-        self._characters += len(text)
-        if self._characters >= GROUP_CHARACTERS or len(self._texts) >= GROUP_ROWS:
+        return True
+
+    def _close_full_group(self) -> None:
+        if self._characters >= GROUP_CHARACTERS or len(self._ids) >= GROUP_ROWS:
             self.close_group()
 
     def _refuse_text(self, text: object, number: int, size: int) -> None:
@@ -109,10 +131,10 @@ class Intake:
 
     def close_group(self) -> None:
         """Turn the documents taken since the last time into a table, one row group."""
-        rows = len(self._texts)
+        rows = len(self._ids)
         if not rows:
             return
-        text = pa.array(self._texts, pa.large_string())
+        text = self._texts.column()
         length = pc.binary_length(text).cast(pa.int64())
         self.bytes_in += pc.sum(length).as_py()
         url, date, license = (pa.array(column, pa.string()) for column in self._others)
@@ -138,7 +160,7 @@ class Intake:
         self._names: list[str | None] = []
         self._paths: list[str] = []
         self._numbers: list[int] = []
-        self._texts: list[str] = []
+        self._texts = _Texts()
         self._others: list[list[str | None]] = [[], [], []]
         self._metas: list[str | None] = []
         self._characters = 0
@@ -158,6 +180,40 @@ class Intake:
         """The shard's counts; ``records = documents + quarantined`` holds when nothing was lost, since ``records`` is counted apart."""
         names = ("records", "documents", "quarantined", "broken_files", "bytes_in", "input_bytes")
         return {name: getattr(self, name) for name in names}
+
+
+class _Texts:
+    """Texts of a row group in the order in which they come: strings, and rows of arrays."""
+
+    def __init__(self) -> None:
+        self._strings: list[str] = []
+        self._parts: list[pa.Array] = []
+        self._array, self._first, self._stop = pa.array([], pa.large_string()), 0, 0
+
+    def add(self, text: str) -> None:
+        """Add a string."""
+        if self._first < self._stop:
+            self._close()
+        self._strings.append(text)
+
+    def add_row(self, array: pa.LargeStringArray, row: int) -> None:
+        """Add a row of an array."""
+        if array is not self._array or row != self._stop:
+            self._close()
+            self._array, self._first, self._stop = array, row, row
+        self._stop += 1
+
+    def _close(self) -> None:
+        if self._strings:
+            self._parts.append(pa.array(self._strings, pa.large_string()))
+        if self._first < self._stop:
+            self._parts.append(self._array.slice(self._first, self._stop - self._first))
+        self._strings, self._first = [], self._stop
+
+    def column(self) -> pa.LargeStringArray:
+        """All of them, copied to one place, so that files do not depend on how they came."""
+        self._close()
+        return pa.concat_arrays(self._parts)
 
 
 def holder(record: Record, field: str) -> tuple[Record, str] | None:

@@ -1,4 +1,4 @@
-"""JSON lines: decoded line by line, so that one bad line never costs its neighbours."""
+"""JSON lines: each is judged by itself, so that one bad line never costs its neighbours."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import BinaryIO
 
 import orjson
 
-from curate.read.blocks import PLAIN_BLOCK, BrokenFile, blocks, compression, lines
+from curate.read.blocks import PLAIN_BLOCK, BrokenFile, blocks, compression, whole_lines
 from curate.read.intake import Intake, Record, holder
+from curate.read.lift import Lifter, Line
 from curate.read.piece import Piece
 from curate.read.remote import open_place
 
@@ -50,13 +51,22 @@ def read_jsonl(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
     # A text of n bytes takes at most 6n as JSON, all escaped; the rest is for the other fields.
     limit = 6 * intake.max_bytes + (1 << 20)
     number = piece.first
+    lifter = Lifter(intake.text_field)
     try:
-        for group in lines(blocks(file, piece.stop), limit):
-            if number == 0 and isinstance(group[0], bytes):
-                group[0] = group[0].removeprefix(BYTE_ORDER_MARK)
-            intake.records += len(group)
-            for line in group:
-                _take(intake, line, number)
+        for run in whole_lines(blocks(file, piece.stop), limit):
+            if number == 0 and isinstance(run, bytes):
+                run = run.removeprefix(BYTE_ORDER_MARK)
+            if isinstance(run, int):
+                intake.records += 1
+                _refuse_length(intake, run, number)
+                number += 1
+                continue
+            for line in lifter.lift(run):
+                intake.records += 1
+                if line.stop - line.start > limit:
+                    _refuse_length(intake, line.stop - line.start, number)
+                elif not line.rest or not _take_lifted(intake, line, number):
+                    _take(intake, run[line.start : line.stop], number)
                 number += 1
             yield
     except BrokenFile as error:
@@ -67,39 +77,54 @@ def read_jsonl(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
         intake.refuse_file(error.reason, f"{error.detail}; after line {number - 1}", len(error.tail))
 
 
-def _take(intake: Intake, line: bytes | int, number: int) -> None:
+def _take_lifted(intake: Intake, line: Line, number: int) -> bool:
+    """Take a record whose text was lifted, unless its line is to be judged whole."""
     try:
-        record = orjson.loads(line)  # type: ignore[arg-type]  # a length is refused like any other fault
+        record = orjson.loads(line.rest)
+    except orjson.JSONDecodeError:
+        return False
+    del record[intake.text_field]
+    if intake.id_field is not None:
+        _keep_id(record, intake.id_field, line.rest)
+    intake.take_lifted(record, line, number)
+    return True
+
+
+def _take(intake: Intake, line: bytes, number: int) -> None:
+    try:
+        record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         _refuse(intake, line, number, error.msg)
         return
     if type(record) is not dict:
-        intake.refuse(number, "not_an_object", f"the line is of type {type(record).__name__}", len(line))  # type: ignore[arg-type]
+        intake.refuse(number, "not_an_object", f"the line is of type {type(record).__name__}", len(line))
         return
     if intake.id_field is not None:
         _keep_id(record, intake.id_field, line)
-    intake.take(record, number, len(line))  # type: ignore[arg-type]
+    intake.take(record, number, len(line))
 
 
-def _keep_id(record: Record, field: str, line: bytes | int) -> None:
+def _keep_id(record: Record, field: str, line: bytes) -> None:
     """Put an id that orjson rounded, as it does whole numbers beyond 64 bits, back as it was written."""
     held = holder(record, field)
     if held is not None and type(held[0][held[1]]) is float:
         with contextlib.suppress(RecursionError):
-            written = holder(json.loads(line, parse_float=str, parse_int=str), field)  # type: ignore[arg-type]
+            written = holder(json.loads(line, parse_float=str, parse_int=str), field)
             held[0][held[1]] = held[0][held[1]] if written is None else written[0][written[1]]
 
 
-def _refuse(intake: Intake, line: bytes | int, number: int, message: str) -> None:
+def _refuse(intake: Intake, line: bytes, number: int, message: str) -> None:
     """Say what is wrong with a line that orjson refused."""
-    if isinstance(line, int):
-        intake.refuse(number, "too_large", f"a line of {line:,} bytes, max_document_bytes = {intake.max_bytes:,}", line)
-    elif not line.strip():
+    if not line.strip():
         intake.records -= 1
     elif (reason := _undecodable(line)) is not None:
         intake.refuse(number, "invalid_utf8", reason, len(line))
     else:
         intake.refuse(number, "broken_json", message, len(line))
+
+
+def _refuse_length(intake: Intake, size: int, number: int) -> None:
+    intake.refuse(number, "too_large", f"a line of {size:,} bytes, max_document_bytes = {intake.max_bytes:,}", size)
 
 
 def _undecodable(line: bytes) -> str | None:
