@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -54,10 +55,11 @@ class Corpus:
     Args:
         root: the lake.
         documents: path in the lake of each documents shard, None for an empty one.
+        threads: shards whose texts are fetched at once.
     """
 
-    def __init__(self, root: Path, documents: Sequence[str | None]) -> None:
-        self.root, self.paths = root, list(documents)
+    def __init__(self, root: Path, documents: Sequence[str | None], threads: int = 1) -> None:
+        self.root, self.paths, self._threads = root, list(documents), threads
         self._held: dict[tuple[int, int], pa.LargeStringArray] = {}
         self._lock = Lock()
 
@@ -70,23 +72,31 @@ class Corpus:
         """Texts of the documents at the locators, in their order; of each shard only the row groups that hold some are read."""
         order = np.argsort(places, kind="stable")
         shards, rows = shards_of(places[order]), rows_of(places[order])
-        pieces: list[pa.Array] = []
-        for shard in np.unique(shards).tolist():
-            path = self.paths[shard]
-            if path is None:
-                raise ValueError(f"locator in an empty documents shard {shard}")
-            with pq.ParquetFile(here(self.root, path), memory_map=True) as file:
-                counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-                ends, mine = np.cumsum(counts), rows[shards == shard]
-                groups = np.searchsorted(ends, mine, side="right")
-                for group in np.unique(groups).tolist():
-                    texts = self._texts(file, shard, group)
-                    pieces.append(texts.take(pa.array(mine[groups == group] - (ends[group] - counts[group]))))
-        if not pieces:
+        wanted = [(int(shard), rows[shards == shard]) for shard in np.unique(shards)]
+        if self._threads == 1 or len(wanted) == 1:
+            found = [self._fetch(*each) for each in wanted]
+        else:
+            with ThreadPoolExecutor(self._threads) as pool:
+                found = list(pool.map(lambda each: self._fetch(*each), wanted))
+        if not found:
             return pa.array([], pa.large_string())
         back = np.empty(len(order), dtype=np.int64)
         back[order] = np.arange(len(order))
-        return pa.concat_arrays(pieces).take(pa.array(back))
+        return pa.concat_arrays([piece for pieces in found for piece in pieces]).take(pa.array(back))
+
+    def _fetch(self, shard: int, rows: NDArray[np.int64]) -> list[pa.LargeStringArray]:
+        """Texts of ascending rows of a shard, in pieces."""
+        path, pieces = self.paths[shard], []
+        if path is None:
+            raise ValueError(f"locator in an empty documents shard {shard}")
+        with pq.ParquetFile(here(self.root, path), memory_map=True) as file:
+            counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            ends = np.cumsum(counts)
+            groups = np.searchsorted(ends, rows, side="right")
+            for group in np.unique(groups).tolist():
+                texts = self._texts(file, shard, group)
+                pieces.append(texts.take(pa.array(rows[groups == group] - (ends[group] - counts[group]))))
+        return pieces
 
     def _texts(self, file: pq.ParquetFile, shard: int, group: int) -> pa.LargeStringArray:
         """Texts of a row group; the oldest held ones make room."""

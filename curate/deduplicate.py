@@ -223,7 +223,8 @@ def _near(
     """Write what near-duplicates among the living documents are kept for; their signatures are mapped from scratch files, not held."""
     task = lake.task
     near = NearDedup(**task["dedup"]["near"])
-    settings, corpus = sketch_settings(near), Corpus(lake.root, task["documents"])
+    threads = task["threads"] or os.cpu_count() or 1
+    settings, corpus = sketch_settings(near), Corpus(lake.root, task["documents"], threads)
     chosen, preference, count = scratch.array(np.int64), scratch.array(np.int64), 0
     with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
         spill = SignatureSpill(Path(folder), settings)
@@ -241,7 +242,7 @@ def _near(
             policy=near.policy,
             locked=int(np.count_nonzero(alive[: lake.old])),
             memory_limit=task["memory_bytes"] // 2,
-            threads=task["threads"] or os.cpu_count() or 1,
+            threads=threads,
         )
     for first in range(0, len(found.document), CHUNK):
         part = slice(first, first + CHUNK)

@@ -127,7 +127,8 @@ def find_near_duplicates(
         locked: Documents kept in earlier generations, the first ones: they come before all others in preference, are
             not compared with each other, and are never dropped.
         memory_limit: Bytes of working memory, see `curate.dedup.partitions`.
-        threads: Components decided at once. Which documents go, and for which, depends on neither of the last two.
+        threads: Batches of components decided at once, or texts of a batch. Which documents go, and for which, depends on neither of
+            the last two.
 
     Returns:
         Dropped documents and counts.
@@ -153,9 +154,10 @@ def find_near_duplicates(
         for buckets in joined:
             components.add(buckets)
         batches, candidates = components.batches()
+        inner = max(1, threads // max(1, batches))
 
         def decide(batch: int) -> tuple[Decisions, int]:
-            return _decide(components.batch(batch), signatures, preference, fetch_texts, threshold, policy, locked, share)
+            return _decide(components.batch(batch), signatures, preference, fetch_texts, threshold, policy, locked, share, inner)
 
         scratch = Scratch(len(signatures), memory_limit // 8)
         keeper, similarity, sizes = scratch.array(np.int64, -1), scratch.array(np.float64), scratch.array(np.int32)
@@ -188,12 +190,13 @@ def _decide(
     policy: str,
     locked: int,
     memory: int,
+    threads: int,
 ) -> tuple[Decisions, int]:
     """Decides a batch of components; returns the decisions, by document index, and the pairs whose texts were read."""
     documents, _ = batch
     mine = Signatures(signatures.settings, [], signatures.sketch[documents], signatures.shingles[documents])
     budget = min(BATCH_SHINGLES, max(1, memory // 64))
-    verify = _Verifier(mine, lambda indices: fetch_texts(documents[indices]), threshold, budget, 1)
+    verify = _Verifier(mine, lambda indices: fetch_texts(documents[indices]), threshold, budget, threads)
     return decide_batch(batch, preference, locked, verify, verify.measure, threshold, policy, memory), verify.verified
 
 
