@@ -77,9 +77,11 @@ class Source(Strict):
     """What the files are; any may be packed by gzip or Zstandard, told by content.
 
     jsonl; parquet; arrow (IPC, stream or file); csv (first row names the fields; comma, tab, semicolon or bar); warc (WARC, WET; HTML needs
-    the extra 'web'); datasets (a folder written by save_to_disk); text (a document per file); python (text that comes with Python)."""
+    the extra 'web'); datasets (a folder written by save_to_disk, or hf://datasets/OWNER/NAME: what the Hub has of it as Parquet); text (a
+    document per file); python (text that comes with Python)."""
     paths: list[str] = []
-    """Files, folders or globs, relative to the recipe's folder; not for the python reader."""
+    """Files, folders or globs, relative to the recipe's folder, or of s3://BUCKET/... or hf://datasets/OWNER/NAME[@REVISION]/...; not for
+    the python reader."""
     parts: list[
         Literal["topics", "docstrings", "source", "package_source", "package_docstrings", "metadata", "licences", "docs", "po"]
     ] = []

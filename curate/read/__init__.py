@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curate.read.arrow import read_arrow, saved_files
+from curate.read.arrow import read_arrow, read_saved, saved_files
 from curate.read.delimited import read_csv
 from curate.read.files import Located, batches, find_files
+from curate.read.hub import HUB, converted
 from curate.read.intake import Intake
 from curate.read.jsonl import cut_jsonl, read_jsonl
 from curate.read.parquet import cut_parquet, read_parquet
@@ -43,7 +44,7 @@ _READERS: dict[str, Reader] = {
     "jsonl": read_jsonl,
     "parquet": read_parquet,
     "arrow": read_arrow,
-    "datasets": read_arrow,
+    "datasets": read_saved,
     "csv": read_csv,
     "warc": read_warc,
     "text": read_text,
@@ -81,8 +82,12 @@ def locate(name: str, source: Source, *, none: bool = False) -> tuple[list[Locat
                 fix="install packages beside it, or choose other parts",
             )
         return located, interpreter()
-    only = saved_files(name, source.paths) if source.reader == "datasets" else None
-    return find_files(name, source.paths, only, none=none), None
+    paths, only = source.paths, None
+    if source.reader == "datasets" and all(path.startswith(HUB) for path in paths):
+        paths = [converted(path) for path in paths]
+    elif source.reader == "datasets":
+        only = saved_files(name, paths)
+    return find_files(name, paths, only, none=none), None
 
 
 def cut_shards(name: str, source: Source, located: Iterable[Located], more: Json, shard_bytes: int, first: int = 0) -> list[Shard]:

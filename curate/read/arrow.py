@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -12,7 +11,9 @@ import pyarrow as pa
 from curate.read.batch import BATCH_ROWS, first_line, take_batch
 from curate.read.blocks import BrokenFile, unpacked
 from curate.read.intake import Intake
+from curate.read.parquet import read_parquet
 from curate.read.piece import Piece
+from curate.read.remote import is_file, open_place
 from schemas.errors import InputError
 
 MAGIC = b"ARROW1"
@@ -43,6 +44,13 @@ def read_arrow(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
         intake.refuse_file("unreadable_file", f"{first_line(error)}; after {number} rows", piece.size)
 
 
+def read_saved(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
+    """Take the rows of a file that ``datasets`` saved, or of one of those in Parquet that the Hub makes of a dataset."""
+    packed = file.read(4) == b"PAR1"
+    file.seek(0)
+    return (read_parquet if packed else read_arrow)(intake, piece, file)
+
+
 def _check(batch: pa.RecordBatch) -> None:
     """Refuse a batch whose buffers lie, which would be read out of bounds; text that is not UTF-8 is left to its row.
 
@@ -55,33 +63,34 @@ def _check(batch: pa.RecordBatch) -> None:
 
 
 def saved_files(source: str, folders: list[str]) -> list[str]:
-    """Files that make up folders saved by ``datasets``, split by split; other files in them, such as caches, are none of it.
+    """Files that make up folders saved by ``datasets``, here or in a store, split by split; other files in them, such as caches, are not.
 
     Raises:
         InputError: a folder is no saved dataset.
     """
-    return [str(file) for number, folder in enumerate(folders) for file in _saved(Path(folder), f"sources.{source}.paths[{number}]")]
+    return [file for number, folder in enumerate(folders) for file in _saved(folder.rstrip("/"), f"sources.{source}.paths[{number}]")]
 
 
-def _saved(folder: Path, where: str) -> Iterator[Path]:
+def _saved(folder: str, where: str) -> Iterator[str]:
     try:
-        if (folder / "dataset_dict.json").is_file():
-            for split in _json(folder / "dataset_dict.json")["splits"]:
-                yield from _saved(folder / split, where)
+        if is_file(f"{folder}/dataset_dict.json"):
+            for split in _json(f"{folder}/dataset_dict.json")["splits"]:
+                yield from _saved(f"{folder}/{split}", where)
         else:
-            for file in _json(folder / "state.json")["_data_files"]:
-                yield folder / file["filename"]
+            for file in _json(f"{folder}/state.json")["_data_files"]:
+                yield f"{folder}/{file['filename']}"
     except FileNotFoundError as error:
         raise InputError(
-            f"{str(folder)!r} is no folder that datasets' save_to_disk wrote (no state.json)",
+            f"{folder!r} is no folder that datasets' save_to_disk wrote (no state.json)",
             where=where,
             fix="for a folder of Parquet, JSON lines, CSV or Arrow files use the reader of that name",
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{str(folder)!r} has a state that cannot be read: {error!r}", where=where, fix="save the dataset again"
-        ) from error
+        raise InputError(f"{folder!r} has a state that cannot be read: {error!r}", where=where, fix="save the dataset again") from error
 
 
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+def _json(place: str) -> Any:
+    if not is_file(place):
+        raise FileNotFoundError(place)
+    with open_place(place) as file:
+        return json.load(file)

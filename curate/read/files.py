@@ -10,7 +10,6 @@ from pathlib import Path
 from curate.read import remote
 from curate.read.piece import Piece
 from schemas.errors import InputError
-from schemas.objects import SCHEME, is_remote
 
 Located = tuple[Piece, str]
 """A piece and the place of its file on this machine."""
@@ -28,7 +27,7 @@ def find_files(
 
     Args:
         source: its name.
-        patterns: files, folders and globs; or objects, prefixes and wildcards of a store, each with ``s3://`` before its bucket.
+        patterns: files, folders and globs; or objects, prefixes and wildcards of a store (``s3://BUCKET/...``) or of a dataset of the Hub.
         only: of what they match, the files to take, all of which must be there; None is all.
         empty: accept files that are all empty.
         none: accept folders that hold no file, and globs that match none in a folder that is there.
@@ -36,8 +35,8 @@ def find_files(
     Raises:
         InputError: a pattern matches nothing, every file is empty, a folder cannot be read, or a store does not answer.
     """
-    if any(map(is_remote, patterns)):
-        found = _remote(source, patterns)
+    if any(map(remote.is_elsewhere, patterns)):
+        found = _remote(source, patterns, only)
         _refuse_empty(source, found, empty)
         return sorted(found)
     taken = None if only is None else {str(_absolute(path)) for path in only}
@@ -52,8 +51,7 @@ def find_files(
             piece = Piece(published(path.relative_to(root).as_posix()), *_size_and_time(path))
             if taken is None or str(path) in taken:
                 files[str(path)] = piece, str(path)
-    if missing := sorted((taken or set()) - set(files)):
-        raise InputError(f"{missing[0]!r} is missing", where=f"sources.{source}.paths", fix="copy the folder again")
+    _refuse_missing(source, (taken or set()) - set(files))
     _refuse_empty(source, list(files.values()), empty or none)
     return sorted(files.values())
 
@@ -67,18 +65,24 @@ def _size_and_time(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _remote(source: str, patterns: list[str]) -> list[Located]:
-    if not all(map(is_remote, patterns)):
+def _remote(source: str, patterns: list[str], only: Iterable[str] | None) -> list[Located]:
+    if not all(map(remote.is_elsewhere, patterns)):
         fix = "make them two sources"
-        raise InputError("paths on this machine and in an object store together", where=f"sources.{source}.paths", fix=fix)
-    root = os.path.commonpath([remote.fixed_part(pattern) for pattern in patterns])
-    files: dict[str, Located] = {}
-    for number, pattern in enumerate(patterns):
-        matches = list(remote.matches(pattern))
+        raise InputError("paths here and elsewhere together", where=f"sources.{source}.paths", fix=fix)
+    found = [list(remote.matches(pattern)) for pattern in patterns]
+    for number, (pattern, matches) in enumerate(zip(patterns, found, strict=True)):
         _refuse_none(source, number, pattern, matches)
-        for path, size, changed in matches:
-            files[path] = Piece(path.removeprefix(f"{root}/"), size, changed), SCHEME + path
-    return list(files.values())
+    files = {match.key: match for matches in found for match in matches}
+    if only is not None:
+        _refuse_missing(source, {*only} - {match.place for match in files.values()})
+        files = {key: match for key, match in files.items() if match.place in only}
+    root = os.path.commonpath([remote.fixed_part(pattern, files) for pattern in patterns])
+    return [(Piece(key.removeprefix(f"{root}/"), match.size, match.changed), match.place) for key, match in files.items()]
+
+
+def _refuse_missing(source: str, missing: set[str]) -> None:
+    if missing:
+        raise InputError(f"{min(missing)!r} is missing", where=f"sources.{source}.paths", fix="copy the folder again")
 
 
 def _refuse_none(source: str, number: int, pattern: str, matches: Sequence[object]) -> None:

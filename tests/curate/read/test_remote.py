@@ -91,7 +91,7 @@ def test_a_store_that_does_not_answer_is_an_error_not_quarantine(reached: int, t
 
 @pytest.mark.parametrize(
     ("patterns", "told"),
-    [(["s3://lakes/corpus/none*"], "no file matches"), (["s3://lakes/corpus/web", "/tmp"], "an object store together")],
+    [(["s3://lakes/corpus/none*"], "no file matches"), (["s3://lakes/corpus/web", "/tmp"], "here and elsewhere together")],
 )
 def test_what_matches_nothing_or_mixes_places_is_refused(reached: int, patterns: list[str], told: str) -> None:
     with pytest.raises(InputError, match=told):
