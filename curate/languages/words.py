@@ -24,7 +24,7 @@ from curate.signals.hashing import BASE, ONE
 from curate.signals.kernels import kernel, sources_digest
 from curate.signals.ngrams import duplicate_ngrams, gram_room, top_ngrams
 from curate.signals.tokenizer import english_rules, kind_of
-from curate.signals.words import count_groups, reading_signals, word_signals
+from curate.signals.words import WORD, reading_signals, word_signals
 from schemas.errors import RecipeError
 from schemas.signals import SIGNALS
 
@@ -114,9 +114,7 @@ def _entries(signals: int, mine: int) -> tuple[Callable[..., None], Callable[...
             hashes, kinds = np.empty(size, np.uint64), np.empty(size, np.uint8)
             n, length = describe_words(rules.classes, codes[:size], s, cuts, ends, hashes, kinds)
             word_signals(ends, hashes, kinds, n, out)
-            groups = np.empty(length + 1, np.int32)
-            count_groups(rules.classes, s[:length], groups)
-            reading_signals(rules.classes, s[:length], ends, kinds, n, groups, out)
+            reading_signals(s[:length], ends, kinds, n, np.empty(length + WORD, np.uint8), out)
             grams = gram_room(max(n, 1))
             top_ngrams(borders, n, hashes, grams, out)
             duplicate_ngrams(s[:length], borders, n, hashes, rules.powers, grams, out)

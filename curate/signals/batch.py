@@ -16,7 +16,7 @@ from curate.signals.kernels import kernel, small, sources_digest
 from curate.signals.lines import line_signals
 from curate.signals.ngrams import duplicate_ngrams, gram_room, top_ngrams
 from curate.signals.tokenizer import english_rules, tokenize
-from curate.signals.words import reading_signals, word_signals
+from curate.signals.words import WORD, reading_signals, word_signals
 from schemas.signals import SIGNALS
 
 N_BYTES = SIGNALS.get_field_index("n_bytes")
@@ -176,12 +176,12 @@ def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out
 
     A page of `s` and `words`, which are as long as the longest text, takes memory only once a text has touched it.
     """
-    borders, hashes, kinds, groups = words
+    borders, hashes, kinds, vowels = words
     ends = borders[1:]
     if len(chunks[0]) < out[N_SPACE_CHARS] + 2:
         chunks = chunk_room(2 * out[N_SPACE_CHARS] + 2)
     starts, stops, keys, inners = chunks
-    count, length = find_chunks(rules.classes, rules.points, c, s, groups, starts, stops, keys, inners)
+    count, length = find_chunks(rules.classes, rules.points, c, s, starts, stops, keys, inners)
     lines = grown(lines, np.int64(1) << (np.uint64(64) - shift_for(2 * out[N_NEWLINES] + 4)))
     line_signals(rules.classes, rules.points, rules.powers, c, out[N_NEWLINES], count, starts, stops, keys, inners, lines, out)
     longest = 0
@@ -190,7 +190,7 @@ def filter_signals(rules, c, s, words, lines, chunks, prefix, pieces, grams, out
     prefix, pieces = grown(prefix, longest + 1), grown(pieces, 2 * longest)
     n = tokenize(rules, s, count, starts, stops, keys, inners, prefix, ends, hashes, kinds, pieces)
     word_signals(ends, hashes, kinds, n, out)
-    reading_signals(rules.classes, s[:length], ends, kinds, n, groups, out)
+    reading_signals(s[:length], ends, kinds, n, vowels, out)
     if len(grams.places) < n:
         grams = gram_room(n)
     top_ngrams(borders, n, hashes, grams, out)
@@ -207,9 +207,9 @@ def fill_rows(rules, own, data, offsets, out):  # type: ignore[no-untyped-def]
     narrow, coded = np.empty(longest, np.uint8), np.empty(longest, np.uint8)
     wide, codes = np.empty(1, np.uint32), np.empty(1, np.uint32)
     slots, places = np.zeros(SLOTS, np.uint8), np.empty(len(own.points), np.int32)
-    borders, groups = np.empty(longest + 1, np.int32), np.empty(longest + 1, np.int32)
+    borders = np.empty(longest + 1, np.int32)
     borders[0] = 0
-    words = borders, np.empty(longest, np.uint64), np.empty(longest, np.uint8), groups
+    words = borders, np.empty(longest, np.uint64), np.empty(longest, np.uint8), np.empty(longest + WORD, np.uint8)
     lines, chunks = np.empty(1, np.uint64), chunk_room(1)
     prefix, pieces, grams = np.empty(1, np.uint64), np.empty(1, np.int64), gram_room(1)
     for row in range(len(offsets) - 1):

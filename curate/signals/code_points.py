@@ -11,7 +11,7 @@ import unicodedata
 import numpy as np
 import numpy.typing as npt
 
-from curate.signals.kernels import inlined, small
+from curate.signals.kernels import at, inlined, small
 
 TABLE_SIZE = 0x40000
 """Code points from here on (none is a letter, a mark or white space) share the last entry."""
@@ -38,8 +38,6 @@ HOST = np.uint32(1 << 17)  # may be part of a host name's label
 WORD = np.uint32(1 << 18)  # alphanumeric or underscore
 SENTENCE_END = np.uint32(1 << 19)
 CLOSER = np.uint32(1 << 20)  # may stand between a sentence's end and the space after it
-VOWEL_BIT = np.uint32(21)
-VOWEL = np.uint32(1 << 21)
 CAPITAL = np.uint32(1 << 22)  # ASCII capital letter
 INFIX = np.uint32(1 << 23)  # may split a word in its middle
 CONTENT = np.uint32(1 << 24)  # not in the punctuation set
@@ -121,7 +119,7 @@ def class_of(classes, code):  # type: ignore[no-untyped-def]
 @small
 def point_of(points, s, k):  # type: ignore[no-untyped-def]
     """The code point at s[k]: of a text coded in bytes what `points` says of its byte."""
-    return points[s[k]] if s.itemsize == 1 else np.uint32(s[k])
+    return points[at(s, k)] if s.itemsize == 1 else np.uint32(at(s, k))
 
 
 def _mark(table: npt.NDArray[np.uint32], members: str | _Ranges, *flags: np.uint32) -> None:
@@ -161,7 +159,6 @@ def class_table() -> npt.NDArray[np.uint32]:
     _mark(table, _PUNCT_EXTRA, PUNCT)
     _mark(table, ".!?…。！？｡", SENTENCE_END)
     _mark(table, "\"')]}’”»」』）", CLOSER)
-    _mark(table, "aeiouyAEIOUY", VOWEL)
     _mark(table, "jJ", JAY)
     table[(table & PUNCT) == 0] |= CONTENT
     table[(table & (HOT | SENTENCE_END | CLOSER)) != 0] |= DETAIL

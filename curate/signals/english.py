@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from curate.signals.code_points import point_of
 from curate.signals.hashing import SPREAD, following, home, part
-from curate.signals.kernels import small
+from curate.signals.kernels import at, small
 
 SLOTS_SHIFT = np.uint64(64 - 12)
 """Exceptions and units live in tables of 4,096 slots."""
@@ -38,7 +38,7 @@ class Rules(NamedTuple):
 def in_filter(bits, key):  # type: ignore[no-untyped-def]
     """Whether a key may be in the set that a filter was made of."""
     place = (key * SPREAD) >> FILTER_SHIFT
-    return (bits[np.int64(place >> np.uint64(6))] >> (place & np.uint64(63))) & np.uint64(1)
+    return (bits[place >> np.uint64(6)] >> (place & np.uint64(63))) & np.uint64(1)
 
 
 @small
@@ -64,7 +64,7 @@ def exception_at(rules, s, prefix, a, b):  # type: ignore[no-untyped-def]
     if (
         b - a > MAX_EXCEPTION
         or b <= a
-        or not (rules.lengths[min(point_of(rules.points, s, a), LAST_LENGTH)] >> np.uint32(b - a)) & np.uint32(1)
+        or not (at(rules.lengths, min(point_of(rules.points, s, a), LAST_LENGTH)) >> np.uint32(b - a)) & np.uint32(1)
     ):
         return -1
     return exception_slot(rules, part(prefix, rules.powers, a, b))

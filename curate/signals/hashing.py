@@ -15,7 +15,7 @@ from numba import types
 from numba.core.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from curate.signals.kernels import inlined, small
+from curate.signals.kernels import at, inlined, small
 
 BASE = np.uint64(0x9E6C63D0876A9A63)
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -46,7 +46,7 @@ def hash_text(text: str) -> int:
 def power(powers, exponent):  # type: ignore[no-untyped-def]
     """BASE ** exponent modulo 2**64."""
     if exponent < POWERS:
-        return powers[exponent]
+        return at(powers, exponent)
     result = ONE
     square = BASE
     left = exponent
@@ -61,7 +61,7 @@ def power(powers, exponent):  # type: ignore[no-untyped-def]
 @inlined
 def part(prefix, powers, start, end):  # type: ignore[no-untyped-def]
     """The hash of stream[start:end] from the hashes of the stream's prefixes."""
-    return prefix[end] - prefix[start] * power(powers, end - start)
+    return at(prefix, end) - at(prefix, start) * power(powers, end - start)
 
 
 @inlined

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 
@@ -29,6 +30,12 @@ def small(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """Like `kernel`, for small functions that are copied into their callers."""
     return njit(nogil=True, _nrt=False, inline="always")(function)  # type: ignore[call-overload]
+
+
+@inlined
+def at(array, place):  # type: ignore[no-untyped-def]
+    """array[place] of a place that is not negative; a signed one would first be asked whether it counts from the end."""
+    return array[np.uint64(place)]
 
 
 def sources_digest(*sources: str) -> int:

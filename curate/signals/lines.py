@@ -6,7 +6,7 @@ import numpy as np
 
 from curate.signals.code_points import BREAK, CLOSER, DETAIL, JAY, SENTENCE_END, TERMINAL, class_of, point_of
 from curate.signals.hashing import BASE, ONE, SPREAD, following, home, power, shift_for
-from curate.signals.kernels import inlined, kernel, small
+from curate.signals.kernels import at, inlined, kernel, small
 from schemas.signals import SIGNALS
 
 SHORT_LINE = 30
@@ -58,9 +58,9 @@ def close_text_line(points, c, first, last, out):  # type: ignore[no-untyped-def
     out[N_TEXT_LINES] += 1
     if first < 0:
         return
-    if c[first] == 45 or point_of(points, c, first) == 0x2022:
+    if at(c, first) == 45 or point_of(points, c, first) == 0x2022:
         out[N_BULLET_LINES] += 1
-    if point_of(points, c, last) == 0x2026 or (c[last] == 46 and last - first >= 2 and c[last - 1] == 46 and c[last - 2] == 46):
+    if point_of(points, c, last) == 0x2026 or (at(c, last) == 46 and last - first >= 2 and at(c, last - 1) == 46 and at(c, last - 2) == 46):
         out[N_ELLIPSIS_LINES] += 1
 
 
@@ -76,7 +76,7 @@ def close_line(classes, c, start, end, visible, value, table, shift, out):  # ty
     if not visible:
         return
     out[N_FULL_LINES] += 1
-    if class_of(classes, c[end - 1]) & TERMINAL:
+    if class_of(classes, at(c, end - 1)) & TERMINAL:
         out[N_TERMINAL_LINES] += 1
     if length <= SHORT_LINE:
         out[N_SHORT_LINES] += 1
@@ -97,7 +97,7 @@ def close_paragraph(start, end, value, table, shift, out):  # type: ignore[no-un
 def same_letters(c, start, word):  # type: ignore[no-untyped-def]
     """Whether c[start:] goes on with a word of small letters, in any case."""
     for k in range(len(word)):  # noqa: SIM110
-        if (c[start + k] | 32) != word[k]:
+        if (at(c, start + k) | 32) != word[k]:
             return False
     return True
 
@@ -105,10 +105,10 @@ def same_letters(c, start, word):  # type: ignore[no-untyped-def]
 @small
 def count_phrases(c, start, stop, before, out):  # type: ignore[no-untyped-def]
     """Counts the phrases that end in the chunk c[start:stop], the chunk before it ending at `before`."""
-    if (c[start] | 32) == IPSUM[0] and stop - start >= 5 and start - before == 1 and c[before] == 32 and before >= 5:
+    if (at(c, start) | 32) == IPSUM[0] and stop - start >= 5 and start - before == 1 and at(c, before) == 32 and before >= 5:
         out[N_LOREM_IPSUM] += int(same_letters(c, start, IPSUM) and same_letters(c, before - 5, LOREM))
     for i in range(start, stop - len(SCRIPT) + 1):
-        if (c[i] | 32) == SCRIPT[0]:
+        if (at(c, i) | 32) == SCRIPT[0]:
             out[N_JAVASCRIPT] += int(same_letters(c, i, SCRIPT))
 
 
@@ -121,7 +121,7 @@ def chunk_details(classes, points, c, start, stop, out):  # type: ignore[no-unty
     sentence = False
     dots = 0
     for i in range(start, stop):
-        code = c[i]
+        code = at(c, i)
         mask = class_of(classes, code)
         dots = dots + 1 if code == 46 else 0
         if not mask & DETAIL:
@@ -175,20 +175,20 @@ def line_signals(classes, points, powers, c, newlines, chunks, starts, stops, ha
         start = int(starts[chunk])
         inside = 0 < chunk < chunks
         while i < start:
-            code = c[i]
+            code = at(c, i)
             if sentence:
                 out[N_SENTENCES] += 1
                 sentence = False
             piece_open = True
             if code != 32:
-                if class_of(classes, code) & BREAK and not (code == 13 and i + 1 < size and c[i + 1] == 10):
+                if class_of(classes, code) & BREAK and not (code == 13 and i + 1 < size and at(c, i + 1) == 10):
                     close_text_line(points, c, first, last, out)
                     first, piece_open = -1, False
                 if code == 10:
                     if i > line_start:
                         close_line(classes, c, line_start, i, visible, line_value, table, shift, out)
                     line_start, line_value, visible = i + 1, np.uint64(0), False
-                    if in_para and inside and c[i + 1] == 10:
+                    if in_para and inside and at(c, i + 1) == 10:
                         close_paragraph(para_start, i, para_value, table, shift, out)
                         in_para = False
                     para_value = para_value * BASE + LINE_FEED
@@ -212,14 +212,14 @@ def line_signals(classes, points, powers, c, newlines, chunks, starts, stops, ha
             first = start
         last = stop - 1
         visible = piece_open = True
-        rest = class_of(classes, c[start]) | inners[chunk] if stop - start > 1 else np.uint32(0)
+        rest = class_of(classes, at(c, start)) | inners[chunk] if stop - start > 1 else np.uint32(0)
         if rest & DETAIL:
             sentence = chunk_details(classes, points, c, start, stop, out)
-        elif class_of(classes, c[last]) & DETAIL:
+        elif class_of(classes, at(c, last)) & DETAIL:
             sentence = chunk_details(classes, points, c, last, stop, out)
         else:
             sentence = False
-        if (rest & JAY != 0) | (((c[start] | 32) == IPSUM[0]) & (stop - start >= len(IPSUM))):
+        if (rest & JAY != 0) | (((at(c, start) | 32) == IPSUM[0]) & (stop - start >= len(IPSUM))):
             count_phrases(c, start, stop, int(stops[chunk - 1]) if chunk > 0 else np.int64(0), out)
         if chunk == chunks - 1:
             close_paragraph(para_start, stop, para_value, table, shift, out)

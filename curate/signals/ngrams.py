@@ -16,7 +16,7 @@ import numpy.typing as npt
 from numba import njit
 
 from curate.signals.hashing import ONE, SPREAD, following, home, load_word, power, shift_for
-from curate.signals.kernels import inlined, kernel, small
+from curate.signals.kernels import at, inlined, kernel, small
 from curate.signals.lines import seen_before
 from schemas.signals import SIGNALS
 
@@ -113,9 +113,9 @@ def narrow(size, least, n, met, listed, found, chosen):  # type: ignore[no-untyp
         word = listed[k]
         enough = met[word] >= least
         if size > 2:
-            enough &= met[np.uint32(word + 1)] >= least
+            enough &= at(met, word + 1) >= least
         if size > 3:
-            enough &= met[np.uint32(word + 2)] >= least
+            enough &= at(met, word + 2) >= least
         chosen[kept] = word
         kept = np.uint32(kept + np.uint32(enough))
     return int(kept)
@@ -124,11 +124,11 @@ def narrow(size, least, n, met, listed, found, chosen):  # type: ignore[no-untyp
 @small
 def key_at(size, words, word):  # type: ignore[no-untyped-def]
     """The hash of the n-gram of 2, 3 or 4 words at a word; never 0, which marks a free slot."""
-    key = joined(words[word], words[np.uint32(word + 1)])
+    key = joined(words[word], at(words, word + 1))
     if size > 2:
-        key = joined(key, words[np.uint32(word + 2)])
+        key = joined(key, at(words, word + 2))
     if size > 3:
-        key = joined(key, words[np.uint32(word + 3)])
+        key = joined(key, at(words, word + 3))
     return max(key, ONE)
 
 
@@ -205,8 +205,8 @@ def window(s, start, length):  # type: ignore[no-untyped-def]
     """A hash of characters among s[start:start + length], for a length of 8, 16 or 32: equal where all are equal."""
     key = load_word(s, start)
     if s.itemsize == 1:
-        for at in range(SHORT, length, SHORT):
-            key = joined(key, load_word(s, start + at))
+        for begun in range(SHORT, length, SHORT):
+            key = joined(key, load_word(s, start + begun))
         return key
     # Four loads of two code points each, spread over the length.
     for part_number in range(1, 4):
@@ -239,7 +239,7 @@ def mark_repeats(s, borders, chosen, found, length, n, room, marked):  # type: i
     while found > 0 and borders[chosen[found - 1]] + length > len(s):
         found -= 1
     for k in range(found):
-        place = np.uint32(home(window(s, np.uint32(borders[chosen[k]]), length), shift))
+        place = np.uint32(home(window(s, borders[chosen[k]], length), shift))
         seen[place] = min(seen[place] + 1, 2)
         places[k] = place
     kept = np.uint32(0)
@@ -294,7 +294,7 @@ def still_members(size, borders, n, places, lasts, members):  # type: ignore[no-
     for member in range(members):
         word, last = places[member], lasts[member]
         places[left], lasts[left] = word, last
-        left = np.uint32(left + np.uint32(borders[np.uint32(word + size)] <= last))
+        left = np.uint32(left + np.uint32(at(borders, word + size) <= last))
     return int(left)
 
 

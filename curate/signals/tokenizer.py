@@ -26,7 +26,7 @@ from curate.signals.english import FILTER_SHIFT, MAX_EXCEPTION, SLOTS_SHIFT, Rul
 from curate.signals.exceptions import exceptions
 from curate.signals.hashing import BASE, ONE, SPREAD, hash_text, part, power, power_table
 from curate.signals.hosts import is_url
-from curate.signals.kernels import inlined, kernel, small, sources_digest
+from curate.signals.kernels import at, inlined, kernel, small, sources_digest
 
 BASE_INVERSE = np.uint64(pow(int(BASE), -1, 1 << 64))
 IS_CONTENT = 1
@@ -59,7 +59,7 @@ def put_exception(rules, slot, a, b, ends, n):  # type: ignore[no-untyped-def]
 def put_middle(rules, s, a, b, ends, n):  # type: ignore[no-untyped-def]
     """Appends the ends of the words of s[a:b], from which no affix splits any more and which is no exception."""
     k = a
-    while k < b and not class_of(rules.classes, s[k]) & INFIX:
+    while k < b and not class_of(rules.classes, at(s, k)) & INFIX:
         k += 1
     start = a
     if k < b and not is_url(rules.classes, s, a, b):
@@ -207,7 +207,7 @@ def describe(rules, s, prefix, ends, n, hashes, kinds):  # type: ignore[no-untyp
         key = part(prefix, rules.powers, start, end)
         mask = np.uint32(0)
         for k in range(start, end):
-            mask |= class_of(rules.classes, s[k])
+            mask |= class_of(rules.classes, at(s, k))
         hashes[word] = key
         kinds[word] = kind_of(mask)
         joins |= word < n - 1 and in_filter(rules.join_starts, key) != 0
@@ -241,6 +241,7 @@ def cut_chunk(rules, s, base, prefix, ends, hashes, kinds, scratch):  # type: ig
 @small
 def put_word(ends, hashes, kinds, n, end, key, mask):  # type: ignore[no-untyped-def]
     """Writes one word."""
+    n = np.uint64(n)
     ends[n] = end
     hashes[n] = key
     kinds[n] = kind_of(mask)
@@ -255,7 +256,7 @@ def cut_simple(rules, s, start, stop, key, first, inner, last, ends, hashes, kin
     """
     words = 0
     a, b = start, stop
-    dot = s[b - 1] == 46
+    dot = at(s, b - 1) == 46
     if first & PREFIX:
         a += 1
     if dot or last & SUFFIX:
@@ -315,7 +316,7 @@ def tokenize(rules, s, chunks, starts, stops, chunk_hashes, inners, prefix, ends
         start = stop
         stop = start + int(stops[chunk]) - starts[chunk]
         key = chunk_hashes[chunk]
-        first, inner, last = class_of(rules.classes, s[start]), inners[chunk], class_of(rules.classes, s[stop - 1])
+        first, inner, last = class_of(rules.classes, at(s, start)), inners[chunk], class_of(rules.classes, at(s, stop - 1))
         if not needs_rules(first | inner | last):
             if exception_slot(rules, key) < 0:
                 put_word(ends, hashes, kinds, n, stop, key, first | inner | last)
@@ -340,8 +341,8 @@ def cut_text(rules, c, s, ends):  # type: ignore[no-untyped-def]
     size = len(c)
     starts, stops = np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)
     keys, inners = np.empty(size + 1, np.uint64), np.empty(size + 1, np.uint32)
-    prefix, scratch, groups = np.empty(size + 1, np.uint64), np.empty(2 * size, np.int64), np.empty(size + 1, np.int32)
-    chunks, _ = find_chunks(rules.classes, rules.points, c, s, groups, starts, stops, keys, inners)
+    prefix, scratch = np.empty(size + 1, np.uint64), np.empty(2 * size, np.int64)
+    chunks, _ = find_chunks(rules.classes, rules.points, c, s, starts, stops, keys, inners)
     hashes, kinds = np.empty(size, np.uint64), np.empty(size, np.uint8)
     return tokenize(rules, s, chunks, starts, stops, keys, inners, prefix, ends, hashes, kinds, scratch)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from curate.signals.code_points import VOWEL, class_of
-from curate.signals.hashing import hash_text
-from curate.signals.kernels import kernel
+from curate.signals.hashing import hash_text, load_word
+from curate.signals.kernels import at, kernel, small
 from curate.signals.tokenizer import IS_CONTENT
 from schemas.signals import SIGNALS
 
@@ -35,6 +34,11 @@ def _stop_table() -> npt.NDArray[np.uint64]:
 
 STOPS = _stop_table()
 
+WORD = 8
+"""Bytes that are loaded at once."""
+FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(WORD + 1)], np.uint64)
+BYTE, LAST_BYTE, EACH_BYTE = np.uint64(8), np.uint64(56), np.uint64(0x0101010101010101)
+
 
 @kernel
 def word_signals(ends, hashes, kinds, n, out):  # type: ignore[no-untyped-def]
@@ -48,7 +52,7 @@ def word_signals(ends, hashes, kinds, n, out):  # type: ignore[no-untyped-def]
         chars += (end - start) * has_content
         alphas += np.int64(kinds[word]) >> 1
         slot = np.int64(hashes[word] >> STOP_SHIFT) & (STOP_SLOTS - 1)
-        stops |= np.int64(STOPS[slot] == hashes[word]) << slot
+        stops |= np.int64(at(STOPS, slot) == hashes[word]) << slot
         start = end
     found = np.int64(0)
     while stops:
@@ -59,31 +63,41 @@ def word_signals(ends, hashes, kinds, n, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def count_groups(classes, s, groups):  # type: ignore[no-untyped-def]
-    """Writes how many runs of vowels begin before each place of a stream; `groups` is one longer. `find_chunks` does the same."""
-    total = before = 0
-    groups[0] = 0
+def mark_vowels(s, vowels):  # type: ignore[no-untyped-def]
+    """Sets vowels[k] to whether s[k] is one of aeiouyAEIOUY, 64 at a time where `s` is bytes; the WORD entries behind the stream's to 0."""
     for k in range(len(s)):
-        vowel = int(class_of(classes, s[k]) & VOWEL != 0)
-        total += vowel & (before ^ 1)
-        before = vowel
-        groups[k + 1] = total
+        low = s[k] | 32
+        vowels[k] = (low == 97) | (low == 101) | (low == 105) | (low == 111) | (low == 117) | (low == 121)
+    vowels[len(s) : len(s) + WORD] = 0
+
+
+@small
+def count_runs(vowels, start, end):  # type: ignore[no-untyped-def]
+    """The runs of ones in vowels[start:end]; WORD bytes more can be read."""
+    flags = load_word(vowels, start) & at(FIRST_BYTES, min(end - start, WORD))
+    runs = ((flags & ~(flags << BYTE)) * EACH_BYTE) >> LAST_BYTE
+    while end - start > WORD:
+        start += WORD
+        flags = load_word(vowels, start) & at(FIRST_BYTES, min(end - start, WORD))
+        runs += ((flags & ~load_word(vowels, start - 1)) * EACH_BYTE) >> LAST_BYTE
+    return np.int64(runs)
 
 
 @kernel
-def reading_signals(classes, s, ends, kinds, n, groups, out):  # type: ignore[no-untyped-def]
+def reading_signals(s, ends, kinds, n, vowels, out):  # type: ignore[no-untyped-def]
     """Adds syllables and the Flesch-Kincaid grade (Kincaid et al. 1975) in thousandths; needs the sentences and alphabetic words.
 
-    A word's syllables are its runs of vowels, a final e without an l or a vowel before it not counted, at least 1. `groups` holds how many
-    such runs begin before each place of the stream `s`.
+    A word's syllables are its runs of vowels, a final e without an l or a vowel before it not counted, at least 1. `vowels` is scratch,
+    WORD longer than the stream `s`.
     """
+    mark_vowels(s, vowels)
     total = np.int64(0)
     start = 0
     for word in range(n):
         end = int(ends[word])
-        last, before = s[end - 1] | 32, s[max(end - 2, 0)]
-        count = np.int64(groups[end]) - groups[start + 1] + int(class_of(classes, s[start]) & VOWEL != 0)
-        silent = (last == 101) & ((before | 32) != 108) & (class_of(classes, before) & VOWEL == 0) & (count > 1)
+        last, before = at(s, end - 1) | 32, max(end - 2, 0)
+        count = count_runs(vowels, start, end)
+        silent = (last == 101) & ((at(s, before) | 32) != 108) & (at(vowels, before) == 0) & (count > 1)
         total += max(count - int(silent), 1) * np.int64(kinds[word] >> 1)
         start = end
     out[N_SYLLABLES] = total
