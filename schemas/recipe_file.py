@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -22,6 +22,7 @@ from schemas.store import read_json
 Json = Any
 Places = dict[str, str]
 """File and line of each dotted field, or the option that it comes from."""
+MOST_FIELDS = 100_000
 _BOOL, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
 
 
@@ -121,6 +122,8 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], Places
     try:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        places: Places = {}
+        _find_places(root, "", path, places)
         value = yaml.load(text, Loader=_Loader)
     except FileNotFoundError as error:
         raise RecipeError("no such recipe", where=str(path), fix="check the path; `ls recipes` shows the ready ones") from error
@@ -128,10 +131,10 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], Places
         raise RecipeError(f"cannot be read: {error}", where=str(path)) from error
     except yaml.YAMLError as error:
         raise RecipeError(f"not YAML: {error}", where=str(path)) from error
+    except RecursionError:
+        raise RecipeError("nested too deeply, or within itself", where=str(path), fix="write it out flatter") from None
     if not isinstance(value, dict):
         raise RecipeError("a recipe is a mapping of fields", where=str(path))
-    places: Places = {}
-    _find_places(cast(yaml.Node, root), "", path, places)
     _absolute_paths(value, path.parent)
     base_name = value.pop("extends", None)
     if base_name is None:
@@ -140,7 +143,16 @@ def _merged(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Json], Places
     return merge(base, value), base_places | places
 
 
-def _find_places(node: yaml.Node, dotted: str, path: Path, places: Places) -> None:
+def _find_places(node: yaml.Node | None, dotted: str, path: Path, places: Places) -> None:
+    """Note where each field of a file stands; aliases are followed, so that a few lines can stand for any number of fields.
+
+    Raises:
+        RecipeError: there are too many.
+    """
+    if node is None:
+        return
+    if len(places) > MOST_FIELDS:
+        raise RecipeError(f"more than {MOST_FIELDS:,} fields", where=str(path), fix="name files by folders and globs; use fewer aliases")
     places.setdefault(dotted, f"{path}:{node.start_mark.line + 1}")
     if isinstance(node, yaml.MappingNode):
         for key, child in node.value:

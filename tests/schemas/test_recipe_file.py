@@ -226,3 +226,14 @@ def test_a_mistake_of_set_is_said_to_be_one_and_of_two_kinds_of_section_the_near
     with pytest.raises(RecipeError) as error:
         load_recipe(path, ["edits=[{edit: c4, of: [javascript]}]"])
     assert error.value.what == "--set: edits.0.of: unknown field; did you mean 'off'?"
+
+
+def test_a_recipe_that_unfolds_without_end_is_refused_at_once(tmp_path: Path) -> None:
+    levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    for text, told in (
+        ("a0: &a0 [x]\n" + levels, "more than 100,000 fields"),
+        ("sources: &s {s: *s}\n", "nested too deeply"),
+        ("sources: " + "[" * 3000, "nested too deeply"),
+    ):
+        with pytest.raises(RecipeError, match=told):
+            load_recipe(write(tmp_path, "r.yaml", text))
