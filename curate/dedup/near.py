@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +19,10 @@ from curate.dedup.join import Buckets, join
 from curate.dedup.leader import MAX_PAIRS, Decisions, Verify, decide_leaders
 from curate.dedup.partitions import Components, key_bits, partitioned
 from curate.dedup.scratch import Scratch
+from curate.dedup.shingles import shingle_sets
 from curate.dedup.sketch import Signatures, SketchSettings
 from curate.dedup.transitive import decide_transitive
-from curate.dedup.verify import BATCH_SHINGLES, FetchTexts, Int64, exact_jaccard
+from curate.dedup.verify import BATCH_SHINGLES, FetchTexts, Int64, exact_jaccard, jaccards
 
 NEAR_VERSION = 1
 """Changes whenever equal signatures, texts and preferences give other duplicates."""
@@ -78,15 +80,25 @@ def _least_agreement(k: int, threshold: float) -> float:
 
 
 class _Verifier:
-    """Similarities of pairs, 0 where the small sketches show that they are far below the threshold."""
+    """Similarities of pairs, 0 where the small sketches show that they are far below the threshold.
+
+    Policies ask in rounds, often for the same documents: where the budget holds the shingles of all, their texts are read once.
+    """
 
     def __init__(self, signatures: Signatures, fetch_texts: FetchTexts, threshold: float, budget: int, threads: int) -> None:
         self._signatures, self._fetch, self._budget, self._threads = signatures, fetch_texts, budget, threads
         self._least = _least_agreement(signatures.settings.k, threshold)
+        self._fits = int(np.sum(signatures.shingles, dtype=np.int64)) <= budget
         self.verified = 0
+
+    @cached_property
+    def _sets(self) -> tuple[npt.NDArray[np.uint64], Int64]:
+        return shingle_sets(self._fetch(np.arange(len(self._signatures))), self._signatures.settings.shingle, self._threads)
 
     def measure(self, left: Int64, right: Int64) -> npt.NDArray[np.float64]:
         self.verified += len(left)
+        if self._fits:
+            return jaccards(*self._sets, left, right)
         return exact_jaccard(
             left, right, self._signatures.shingles, self._fetch, self._signatures.settings.shingle, self._budget, self._threads
         )

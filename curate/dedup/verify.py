@@ -54,6 +54,13 @@ def _cut(left, right, sizes, first, budget, stamp, number):  # type: ignore[no-u
     return len(left)
 
 
+def jaccards(hashes: npt.NDArray[np.uint64], offsets: Int64, left: Int64, right: Int64) -> npt.NDArray[np.float64]:
+    """Jaccard similarity of pairs of sets, rows of what `shingle_sets` gives."""
+    out = np.empty(len(left))
+    _jaccards(hashes, offsets, left, right, out)
+    return out
+
+
 def _batches(left: Int64, right: Int64, sizes: Int64, budget: int) -> Iterator[tuple[int, int]]:
     stamp = np.full(len(sizes), -1, np.int64)
     first = 0
@@ -98,7 +105,7 @@ def exact_jaccard(
         if len(texts) != len(wanted):
             raise ValueError(f"fetch_texts gave {len(texts)} texts for {len(wanted)} documents")
         hashes, offsets = shingle_sets(texts, shingle, threads)
-        _jaccards(hashes, offsets, places[: len(a)], places[len(a) :], out[start:end])
+        out[start:end] = jaccards(hashes, offsets, places[: len(a)], places[len(a) :])
     result = np.empty_like(out)
     result[order] = out
     return result
