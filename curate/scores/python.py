@@ -53,7 +53,7 @@ def load_function(name: str, where: str) -> Function:
         raise RecipeError(f"{name!r} names no function", where=where, fix="write package.module:function, or file.py:function")
     try:
         module: Any = _file_module(place) if _is_file(place) else importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RecipeError(
             f"{place} cannot be imported: {_said(error)}",
             where=where,
@@ -97,13 +97,13 @@ def score(function: Function, documents: pa.Table, name: str, where: str) -> pa.
         at = f"{where}, documents {first} to {first + part.num_rows - 1}"
         try:
             result = function(part.to_batches()[0])
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # whose code 0 would end the run as if all were done
             raise ScoreError(f"{name} raised {_said(error)}", where=at, fix="correct the function, then run again") from error
         parts.append(_numbers(result, part.num_rows, name, at))
     return pa.concat_arrays(parts) if parts else pa.array([], pa.float64())
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """An exception's type, words, and the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__}: {error} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
@@ -120,7 +120,7 @@ def _numbers(result: Any, rows: int, name: str, where: str) -> pa.Array:
         array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
         if not isinstance(array, pa.Array):
             array = pa.array(array if isinstance(array, list) else np.asarray(array))
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (ValueError, TypeError, NotImplementedError, OverflowError) as error:
         raise ScoreError(f"{name} returned {type(result).__name__}, which is no array: {error}", where=where, fix=fix) from error
     kind = array.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):

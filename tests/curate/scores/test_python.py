@@ -1,6 +1,7 @@
 """Signals of the user's own: what a function returns is what rules see, and what it does wrong is said with its place."""
 
 import json
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ from curate.curate import curate
 from curate.curation import Curation
 from curate.engine import LocalExecutor
 from curate.lots import build_lots
-from curate.scores.python import BATCH, ScoreError, score
+from curate.scores.python import BATCH, ScoreError, load_function, score
 from curate.step import Silent
 from schemas.errors import RecipeError
 from schemas.recipe_file import load_recipe
@@ -125,6 +126,14 @@ def test_a_function_that_raises_is_named_with_shard_and_documents_also_from_anot
         assert word in str(error.value)
 
 
+def test_a_function_or_file_that_ends_the_program_is_an_error(tmp_path):
+    with pytest.raises(ScoreError, match="f raised SystemExit: 0"):
+        values(lambda batch: sys.exit(0))
+    (tmp_path / "quits.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(RecipeError, match="cannot be imported: SystemExit"):
+        load_function(f"{tmp_path}/quits.py:f", "here")
+
+
 def documents(count):
     common = {"doc_id": bytes(16), "source": "web", "path": "a", "bytes": 6, "text_version": 0}
     return pa.Table.from_pylist([common | {"record": n, "text": f"text {n}"} for n in range(count)], schema=DOCUMENTS)
@@ -156,6 +165,7 @@ def test_lists_numpy_and_arrow_of_numbers_are_taken_and_no_number_is_null():
         (3.0, "no array"),
         (None, "no array"),
         ([object()] * 5, "no array"),
+        ([10**400] * 5, "no array"),
     ],
 )
 def test_anything_else_is_refused(result, words):
