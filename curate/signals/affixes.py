@@ -20,7 +20,7 @@ from curate.signals.code_points import (
 )
 from curate.signals.english import slot_of
 from curate.signals.hashing import part
-from curate.signals.kernels import small
+from curate.signals.kernels import at, small
 
 MAX_UNIT = 5
 
@@ -134,7 +134,7 @@ def hyphen_length(rules, s, k, b):  # type: ignore[no-untyped-def]
 @small
 def infix_length(rules, s, a, k, b):  # type: ignore[no-untyped-def]
     """Length of the infix that starts at s[k] inside s[a:b]; 0 for none."""
-    mask = class_of(rules.classes, s[k])
+    mask = class_of(rules.classes, at(s, k))
     if not mask & INFIX:
         return 0
     sign = point_of(rules.points, s, k)

@@ -12,7 +12,7 @@ from numba import njit
 from curate.signals.chunks import find_chunks
 from curate.signals.code_points import ALPHA, SPACE, class_of
 from curate.signals.hashing import load_word, shift_for
-from curate.signals.kernels import kernel, small, sources_digest
+from curate.signals.kernels import at, kernel, small, sources_digest
 from curate.signals.lines import line_signals
 from curate.signals.ngrams import duplicate_ngrams, gram_room, top_ngrams
 from curate.signals.tokenizer import english_rules, tokenize
@@ -87,12 +87,12 @@ def decode(classes, data, codes):  # type: ignore[no-untyped-def]
     while k < size:
         if k + 8 <= size and load_word(data, k) & HIGH_BITS == 0:
             for j in range(8):
-                codes[n + j] = data[k + j]
+                codes[np.uint64(n + j)] = at(data, k + j)
             n += 8
             k += 8
             continue
-        if data[k] < ASCII:
-            codes[n] = data[k]
+        if at(data, k) < ASCII:
+            codes[np.uint64(n)] = at(data, k)
             n += 1
             k += 1
             continue
@@ -129,12 +129,12 @@ def code_in_bytes(classes, data, own, points, slots, places, codes):  # type: ig
     while k < size:
         if k + 8 <= size and load_word(data, k) & HIGH_BITS == 0:
             for j in range(8):
-                codes[n + j] = data[k + j]
+                codes[np.uint64(n + j)] = at(data, k + j)
             n += 8
             k += 8
             continue
-        if data[k] < ASCII:
-            codes[n] = data[k]
+        if at(data, k) < ASCII:
+            codes[np.uint64(n)] = at(data, k)
             n += 1
             k += 1
             continue

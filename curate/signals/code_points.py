@@ -41,7 +41,7 @@ CLOSER = np.uint32(1 << 20)  # may stand between a sentence's end and the space 
 CAPITAL = np.uint32(1 << 22)  # ASCII capital letter
 INFIX = np.uint32(1 << 23)  # may split a word in its middle
 CONTENT = np.uint32(1 << 24)  # not in the punctuation set
-DETAIL = np.uint32(1 << 25)  # the counts of lines and sentences look at it
+DETAIL = np.uint32(1 << 25)  # ends a sentence or is counted by itself
 JAY = np.uint32(1 << 26)  # begins the word javascript
 
 _Ranges = tuple[tuple[int, int], ...]
@@ -161,7 +161,8 @@ def class_table() -> npt.NDArray[np.uint32]:
     _mark(table, "\"')]}’”»」』）", CLOSER)
     _mark(table, "jJ", JAY)
     table[(table & PUNCT) == 0] |= CONTENT
-    table[(table & (HOT | SENTENCE_END | CLOSER)) != 0] |= DETAIL
+    table[(table & SENTENCE_END) != 0] |= DETAIL
+    _mark(table, "#{", DETAIL)
     return table
 
 

@@ -125,7 +125,7 @@ def chunk_details(classes, points, c, start, stop, out):  # type: ignore[no-unty
         mask = class_of(classes, code)
         dots = dots + 1 if code == 46 else 0
         if not mask & DETAIL:
-            sentence = False
+            sentence = sentence and mask & CLOSER != 0
             continue
         if dots == 3:
             out[N_ELLIPSES] += 1
@@ -138,7 +138,7 @@ def chunk_details(classes, points, c, start, stop, out):  # type: ignore[no-unty
             # Full-width marks end a sentence without a space after them.
             out[N_SENTENCES] += int(point >= 0x3000)
             sentence = point < 0x3000
-        elif not mask & CLOSER:
+        else:
             sentence = False
     return sentence
 

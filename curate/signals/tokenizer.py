@@ -129,6 +129,19 @@ def split_chunk(rules, s, prefix, a, b, ends, n, suffixes, use_exceptions):  # t
     return n
 
 
+@small
+def can_join(rules, s, prefix, ends, hashes, n):  # type: ignore[no-untyped-def]
+    """Whether `join_words` may change any of a chunk's words: far fewer run on to an exception than begin as one."""
+    for word in range(n - 1):
+        if in_filter(rules.join_starts, hashes[word]):
+            begin = start_of(ends, word)
+            for last in range(word + 1, min(word + MAX_EXCEPTION, n)):
+                slot = exception_at(rules, s, prefix, begin, int(ends[last]))
+                if slot >= 0 and rules.joins[slot] != 0:
+                    return True
+    return False
+
+
 @kernel
 def join_words(rules, s, prefix, ends, n, taken):  # type: ignore[no-untyped-def]
     """Replaces neighbouring words of a chunk that spell an exception by its pieces; longer runs win, then earlier ones.
@@ -230,7 +243,7 @@ def cut_chunk(rules, s, base, prefix, ends, hashes, kinds, scratch):  # type: ig
     """Cuts the chunk `s`, to which any rule may apply; `base` is its place in the stream. Returns the number of its words."""
     write_prefixes(rules.points, s, prefix)
     n = split_chunk(rules, s, prefix, 0, len(s), ends, 0, scratch, True)
-    if describe(rules, s, prefix, ends, n, hashes, kinds):
+    if describe(rules, s, prefix, ends, n, hashes, kinds) and can_join(rules, s, prefix, ends, hashes, n):
         n = join_words(rules, s, prefix, ends, n, scratch)
         describe(rules, s, prefix, ends, n, hashes, kinds)
     for word in range(n):
