@@ -43,7 +43,7 @@ def signal_shards(c: Curation, sources: Container[str]) -> list[Shard]:
         path = c.path("read", "documents", shard) if asked else None
         task = {"documents": path, "batch_rows": c.batch_rows, "by_script": by_script}
         inputs = [entry.content, splitter()] if by_script else entry.content
-        shards.append(Shard(entry.label, inputs if asked else None, task))
+        shards.append(Shard(entry.label, inputs if asked else None, task, 0 if path is None else entry.files["documents"].bytes))
     return shards
 
 

@@ -60,11 +60,13 @@ class Shard:
         label: readable place, for example ``docs/00003``; part of file names.
         inputs: JSON that says what it reads (file sizes and times, keys of upstream entries); part of its key.
         task: JSON that the function gets; must be implied by ``inputs`` and the step's settings.
+        size: bytes of the files that it reads; the largest begin first, so that none of them is left over at the end.
     """
 
     label: str
     inputs: Json
     task: Json
+    size: int = 0
 
 
 @dataclass
@@ -157,6 +159,7 @@ def run_step(root: Path, step: Step, shards: Sequence[Shard], executor: Executor
     """
     entries = [find(root, step.name, step.key(shard)) for shard in shards]
     missing = [position for position, entry in enumerate(entries) if entry is None]
+    missing.sort(key=lambda position: -shards[position].size)
     progress.start(step.name, len(missing))
     lake = Workplace.of(root)
     tasks = [(lake, step, shards[position], lake.files(shards[position].task)) for position in missing]

@@ -104,7 +104,7 @@ def shard_of(label: str, source: Source, more: Json, batch: Sequence[Located]) -
     """The shard of a source that reads some pieces."""
     name, settings, pieces = label.partition("/")[0], reader_settings(source), [list(piece) for piece, _ in batch]
     task = {"source": name, "settings": settings, "pieces": pieces, "places": [place for _, place in batch]}
-    return Shard(label, [name, settings, more, pieces], task)
+    return Shard(label, [name, settings, more, pieces], task, sum(piece.size for piece, _ in batch))
 
 
 def _whole(piece: Piece, location: str, shard_bytes: int) -> Iterable[tuple[Piece, int]]:

@@ -49,6 +49,19 @@ def test_workers_processes_and_completion_order_change_nothing(tmp_path):
     assert [label for _, label, _, _ in results[0]] == [f"s/{n:05d}" for n in range(24)]
 
 
+def test_the_largest_shards_begin_first(tmp_path):
+    begun = []
+
+    def note(writer, task):
+        begun.append(task)
+        return {}
+
+    sized = [Shard(f"s/{size}", size, size, size) for size in (3, 9, 1, 7)]
+    entries = run_step(tmp_path, Step("demo", 1, {}, note), sized, LocalExecutor(1), Silent())
+    assert begun == [9, 7, 3, 1]
+    assert [entry.label for entry in entries] == ["s/3", "s/9", "s/1", "s/7"]
+
+
 def test_a_rerun_does_only_what_is_missing(tmp_path):
     done = []
 
