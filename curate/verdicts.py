@@ -127,7 +127,8 @@ def check_sources(c: Curation) -> None:
             raise InputError(
                 f"{bad} of {records} records were quarantined, more than max_bad_share = {source.max_bad_share:g}{_reasons(c, entries)}",
                 where=f"source {name!r}",
-                fix=f"mend the input or raise sources.{name}.max_bad_share; all of them are in {c.root}/quarantine/{name}",
+                fix=f"mend the input, name its fields (sources.{name}.text_field, ...) or raise sources.{name}.max_bad_share; "
+                f"all of them are in {c.root}/quarantine/{name}",
             )
 
 
