@@ -45,7 +45,7 @@ def loose_files(patterns: Sequence[str], where: str) -> list[tuple[str, str]]:
 
 
 def loose_texts(patterns: Sequence[str], fields: Sequence[str], where: str) -> Iterator[LooseText]:
-    """Texts of JSON lines, Parquet or plain text, told by content; the first two may hold lists of texts in a field.
+    """Texts of JSON lines, one JSON array, Parquet or plain text, told by content; all but the last may hold lists of texts in a field.
 
     Args:
         patterns: files, folders and globs; gzip and Zstandard are unpacked.
@@ -82,12 +82,22 @@ def _records(path: Path) -> Iterator[tuple[int, Any]]:
             head = content.peek(1 << 12)
             if head.lstrip().startswith(b"{"):
                 yield from _lines(content, path)
-            else:
-                yield 0, content.read().decode()
+            elif head:
+                text = content.read().decode()
+                yield from enumerate(listed) if (listed := _array(text)) else [(0, text)]
         except BrokenFile as error:
             raise InputError(error.detail, where=str(path), fix="replace the file") from error
         except UnicodeDecodeError as error:
             raise InputError(f"not UTF-8: {error.reason} at byte {error.start}", where=str(path), fix="convert the file") from error
+
+
+def _array(text: str) -> list[Any]:
+    """The objects of a text that is one JSON array of them; none where it is anything else."""
+    try:
+        value = orjson.loads(text) if text.lstrip().startswith("[") else None
+    except orjson.JSONDecodeError:
+        return []
+    return value if isinstance(value, list) and all(isinstance(each, dict) for each in value) else []
 
 
 def _rows(path: Path) -> Iterator[Any]:

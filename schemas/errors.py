@@ -62,6 +62,8 @@ class InUse(LakeError):
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the closest allowed name, else a list of them, cut where it is long."""
     allowed = sorted(allowed)
+    if not allowed:
+        return ""
     close = difflib.get_close_matches(name, allowed, n=1)
     more = f", and {len(allowed) - LISTED} more" if len(allowed) > LISTED else ""
     return f"; did you mean {close[0]!r}?" if close else f"; one of {', '.join(allowed[:LISTED])}{more}"

@@ -234,14 +234,13 @@ def _explain(error: ValidationError, path: str, places: Places) -> str:
     """One line per mistake: file and line, field, what is wrong."""
     found = []
     for item in _of_nearest_types(error):
-        *parents, last = [str(part) for part in item["loc"] if not _is_type_tag(str(part))] or [""]
-        parents, fields = _fields_at(Recipe, parents)
-        names = [*parents, last]
+        tagged = [str(part) for part in item["loc"] if not _is_type_tag(str(part))]
+        names, _ = _fields_at(Recipe, tagged)
         dotted = ".".join(names)
         place = next((places[key] for n in range(len(names), -1, -1) if (key := ".".join(names[:n])) in places), path)
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            message = f"unknown field{nearest(last, fields)}"
+            message = f"unknown field{nearest(names[-1], _fields_at(Recipe, tagged[:-1])[1])}"
         elif item["type"] not in ("missing", "value_error"):
             message += f", not {json.dumps(item['input'], default=str)[:80]}"
         found.append(f"{place}: {dotted or 'recipe'}: {message}")

@@ -15,6 +15,7 @@ from curate.curate import curate
 from curate.curation import Curation
 from curate.engine import LocalExecutor
 from curate.identity import user_doc_id
+from curate.loose import loose_texts
 from curate.step import Silent
 from schemas.errors import InputError
 from schemas.recipe_file import load_recipe
@@ -225,3 +226,17 @@ def test_damaged_lists_are_said_with_their_place(project):
     (project.parent / "quiz.jsonl.gz").write_bytes(gzip.compress(b'{"question": "a b c d"}\n{broken'))
     with pytest.raises(InputError, match="line 2 is no JSON"):
         run(project)
+
+
+def test_items_are_those_of_lines_or_of_one_array_and_an_empty_file_has_none(tmp_path):
+    def found(content):
+        (tmp_path / "items").write_text(content)
+        return [(each.record, each.field, each.text) for each in loose_texts([str(tmp_path / "items")], ["q"], "here")]
+
+    objects = [{"q": "one"}, {"a": 1}, {"q": ["two", "three"]}]
+    wanted = [(0, "q", "one"), (2, "q", "two"), (2, "q", "three")]
+    assert found("\n".join(map(json.dumps, objects))) == found(json.dumps(objects, indent=1)) == wanted
+    for text in ("[Illustration] A page.", "[1, 2]", "Prose."):
+        assert found(text) == [(0, "", text)]
+    with pytest.raises(InputError, match="no record holds text in q"):
+        found("")

@@ -226,6 +226,8 @@ def test_a_mistake_of_set_is_said_to_be_one_and_of_two_kinds_of_section_the_near
     with pytest.raises(RecipeError) as error:
         load_recipe(path, ["edits=[{edit: c4, of: [javascript]}]"])
     assert error.value.what == "--set: edits.0.of: unknown field; did you mean 'off'?"
+    with pytest.raises(RecipeError, match=r"^--set: edits\.0: 'too_few_words' is off"):
+        load_recipe(path, ["edits=[{edit: c4, off: [too_few_words], thresholds: {too_few_words: 5}}]"])
 
 
 def test_a_recipe_that_unfolds_without_end_is_refused_at_once(tmp_path: Path) -> None:
