@@ -18,7 +18,7 @@ import pyarrow as pa
 from curate.dedup.exact import longest, text_buffers
 from curate.dedup.shingles import document_shingles, shingle_room, word_table
 
-CONTAMINATION_VERSION = 1
+CONTAMINATION_VERSION = 2
 """Changes whenever equal texts and items give other matches."""
 
 _ROLL = np.uint64(0xA0761D6478BD642F)

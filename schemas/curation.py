@@ -152,7 +152,8 @@ class EvaluationSet(Strict):
     """Evaluation items that no document may hold."""
 
     paths: list[str] = Field(min_length=1)
-    """JSON lines, a JSON array, Parquet or plain text (one item a file), told by content; files, folders or globs, relative to the recipe's folder."""
+    """JSON lines, a JSON array, Parquet or plain text (one item a file), told by content; files, folders or globs, relative to the recipe's
+    folder."""
     fields: list[str] = ["text"]
     """Fields that hold an item's texts (one, or a list), each compared by itself; a.b is field b inside field a."""
 
