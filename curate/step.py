@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.engine import Died, Executor
-from curate.workplace import Workplace
-from schemas.errors import LakeError
+from curate.workplace import Workplace, verify_files
+from schemas.errors import GristmillError, LakeError
 from schemas.manifest import Entry, commit, find, fingerprint
 from schemas.store import Published, publish
 from schemas.tables import TABLES
@@ -185,7 +185,12 @@ def _run_shard(task: tuple[Workplace, Step, Shard, Sequence[Published]]) -> Entr
     lake, step, shard, files = task
     with lake.with_files(files) as root:
         writer = ShardWriter(root, step.name, step.key(shard), shard.label)
-        counts = step.function(writer, shard.task)
+        try:
+            counts = step.function(writer, shard.task)
+        except Exception as error:
+            if not isinstance(error, GristmillError):
+                verify_files(root, shard.task)  # a damaged file of the lake says it better
+            raise
         entry = Entry(writer.key, step.name, shard.label, writer.files, dict(counts))
         commit(root, entry)
     return entry

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.manifest import Entry, entry_from_json, entry_path
-from schemas.store import Published, read_json, using
+from schemas.store import Published, read_json, using, verify
 from schemas.working_copy import cache_folder, copy_of, open_address
 
 Json = Any
@@ -45,8 +45,7 @@ class Workplace:
         if copy is None:
             return []
         if copy.known is None:
-            entries = [entry_from_json(read_json(place)) for place in self.root.glob("manifests/*/*/*.json")]
-            copy.known = {file.path: file for entry in entries for file in entry.files.values()}
+            copy.known = _published(self.root)
         return [copy.known[name] for name in dict.fromkeys(_strings(task)) if name in copy.known]
 
     def learn(self, entry: Entry) -> None:
@@ -73,6 +72,23 @@ class Workplace:
     def _elsewhere(self) -> bool:
         """Whether this is another machine than the coordinator's, or a process with another cache."""
         return socket.gethostname() != self.machine or not self.root.is_relative_to(cache_folder())
+
+
+def verify_files(root: Path, task: Json) -> None:
+    """Check the lake's files that a task names.
+
+    Raises:
+        LakeError: one is missing, cut short, or changed.
+    """
+    published = _published(root)
+    for name in filter(published.__contains__, _strings(task)):
+        verify(root, published[name])
+
+
+def _published(root: Path) -> dict[str, Published]:
+    """Every file that the lake's manifests name, by path."""
+    entries = [entry_from_json(read_json(place)) for place in root.glob("manifests/*/*/*.json")]
+    return {file.path: file for entry in entries for file in entry.files.values()}
 
 
 def _strings(value: Json) -> Iterator[str]:

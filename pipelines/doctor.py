@@ -165,7 +165,11 @@ def _files(root: Path, snapshot: Snapshot, deep: bool, tell: Tell) -> Iterator[F
         except (OSError, LakeError) as error:
             damaged.append(f"{file.path}: {error.what if isinstance(error, LakeError) else 'missing'}")
     how = "checksums" if deep else "sizes; --deep compares checksums"
-    yield "files", BAD if damaged else GOOD, "; ".join(damaged[:5]) + " -> run again" if damaged else f"{len(files)} are whole ({how})"
+    yield (
+        "files",
+        BAD if damaged else GOOD,
+        "; ".join(damaged[:5]) + " -> delete what was changed, and run again" if damaged else f"{len(files)} are whole ({how})",
+    )
 
 
 def _runs(root: Path, elsewhere: Mapping[str, str]) -> Iterator[Finding]:

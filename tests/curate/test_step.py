@@ -4,10 +4,12 @@ import random
 import time
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from curate.engine import LocalExecutor
 from curate.step import Shard, Silent, Step, run_step
+from schemas.errors import LakeError
 from schemas.store import checksum
 
 
@@ -92,3 +94,20 @@ def test_a_shard_without_rows_publishes_no_file_but_counts_as_done(tmp_path):
     entries = run_step(tmp_path, Step("demo", 1, {}, write_nothing), shards(1), LocalExecutor(1), Silent())
     assert entries[0].files == {}
     assert not (tmp_path / "repeats").exists()
+
+
+def read_repeats(writer, task):
+    pq.read_table(writer.root / task["file"])
+    return {}
+
+
+def test_a_changed_file_of_the_lake_is_named_in_place_of_what_its_reader_met(tmp_path):
+    (entry,) = run_step(tmp_path, Step("demo", 1, {}, write_repeats), shards(1), LocalExecutor(1), Silent())
+    file = entry.files["repeats"]
+    reading = [Shard("s", "s", {"file": file.path})]
+    (tmp_path / file.path).write_bytes(b"x" * file.bytes)
+    with pytest.raises(LakeError, match=f"{file.path}: a published file was changed.*\n.*delete it and run again"):
+        run_step(tmp_path, Step("reader", 1, {}, read_repeats), reading, LocalExecutor(1), Silent())
+    (tmp_path / file.path).unlink()
+    run_step(tmp_path, Step("demo", 1, {}, write_repeats), shards(1), LocalExecutor(1), Silent())
+    assert run_step(tmp_path, Step("reader", 1, {}, read_repeats), reading, LocalExecutor(1), Silent())
