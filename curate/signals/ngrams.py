@@ -170,7 +170,7 @@ def top_ngrams(borders, n, words, room, out):  # type: ignore[no-untyped-def]
         borders: Where each word starts in the stream, and where the last ends.
         n: The number of words.
         words: The hash of each word.
-        room: Scratch, a `Room` for n words.
+        room: A `GramRoom` for n words.
         out: The row of signals to add to.
     """
     if n < 2:
@@ -308,7 +308,7 @@ def duplicate_ngrams(s, borders, n, words, powers, room, out):  # type: ignore[n
         n: The number of words.
         words: The hash of each word.
         powers: Powers of the hash base.
-        room: Scratch, a `Room` for n words.
+        room: A `GramRoom` for n words.
         out: The row of signals to add to.
     """
     if n < 6:
