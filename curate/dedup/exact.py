@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from curate.signals.hashing import load_word
+
 EXACT_VERSION = 1
 """Changes whenever `content_hash` of any text does."""
 
@@ -23,6 +25,9 @@ _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _S29 = np.uint64(29)
 _S32 = np.uint64(32)
 _S33 = np.uint64(33)
+_S8, _S63 = np.uint64(8), np.uint64(63)
+_SPACES, _AFTER_SPACES, _SEVEN_BITS, _HIGH_BITS = (np.uint64(byte * 0x0101010101010101) for byte in (0x20, 0x21, 0x7F, 0x80))
+_FIRST_BYTE, _NONE = np.uint64(0x80), np.uint64(0)
 
 
 @numba.njit(nogil=True, cache=True, inline="always")
@@ -52,22 +57,41 @@ def _mix(x):  # type: ignore[no-untyped-def]
     return x ^ (x >> _S33)
 
 
+@numba.njit(nogil=True, cache=True, inline="always")
+def _is_folded(word, after_space):  # type: ignore[no-untyped-def]
+    """Whether eight bytes are ASCII whose only white space is single spaces; and whether the last of them is one."""
+    low = (word - _AFTER_SPACES) & ~word & _HIGH_BITS
+    spaces = ~((word ^ _SPACES) + _SEVEN_BITS) & _HIGH_BITS
+    double = spaces & ((spaces << _S8) | (_FIRST_BYTE if after_space else _NONE))
+    return ((word & _HIGH_BITS) | (low ^ spaces) | double) == 0, spaces >> _S63 != 0
+
+
 @numba.njit(nogil=True, cache=True)
 def _fold(data, start, end, out):  # type: ignore[no-untyped-def]
     """Writes the normalised bytes to `out`; returns their number."""
     count, after_space, at = np.int64(0), True, start
     while at < end:
-        byte = data[at]
-        size = np.int64(1)
-        space = (byte == 32) | ((byte >= 9) & (byte <= 13)) | ((byte >= 28) & (byte <= 31))
-        if byte == 0xC2 or 0xE1 <= byte <= 0xE3:
-            wide = _space_at(data, at, end)
-            space, size = wide > 0, max(wide, np.int64(1))
-        at += size
-        # No branch on white space: the store is repeated until the place moves on.
-        out[count] = np.uint8(32) if space else byte
-        count += np.int64(not (space & after_space))
-        after_space = space
+        if at + 8 <= end:
+            word = load_word(data, at)
+            folded, last = _is_folded(word, after_space)
+            if folded:
+                for j in range(8):
+                    out[count + j] = np.uint8(word >> np.uint64(8 * j))
+                at, count, after_space = at + 8, count + 8, last
+                continue
+        stop = min(at + 8, end)
+        while at < stop:
+            byte = data[at]
+            size = np.int64(1)
+            space = (byte == 32) | ((byte >= 9) & (byte <= 13)) | ((byte >= 28) & (byte <= 31))
+            if byte == 0xC2 or 0xE1 <= byte <= 0xE3:
+                wide = _space_at(data, at, end)
+                space, size = wide > 0, max(wide, np.int64(1))
+            at += size
+            # No branch on white space: the store is repeated until the place moves on.
+            out[count] = np.uint8(32) if space else byte
+            count += np.int64(not (space & after_space))
+            after_space = space
     return count - np.int64(after_space and count > 0)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.dedup.exact import content_hash, text_buffers
@@ -28,6 +28,17 @@ def test_texts_hash_equal_exactly_when_python_folds_them_to_the_same(texts: list
 @given(text, st.lists(st.text(SPACES, min_size=1, max_size=3), min_size=1, max_size=5))
 def test_amount_and_kind_of_white_space_do_not_matter(word: str, gaps: list[str]) -> None:
     assert hashes([(gap).join([word, word]) for gap in gaps]) == hashes([word + " " + word]) * len(gaps)
+
+
+pieces = st.sampled_from(
+    ["a", "!", "word", "exactly8", " ", " ", "  ", "\t", "\n", "\x1f", "\x1b", "\0", "\x7f", "é", "\u2009", "\xa0", "\u3000"]
+)
+
+
+@given(st.lists(pieces, max_size=40).map("".join))
+@settings(max_examples=500)
+def test_long_texts_hash_as_what_python_folds_them_to(mixed: str) -> None:
+    assert hashes([mixed]) == hashes([" ".join(mixed.split())])
 
 
 def test_every_white_space_character_of_unicode_folds() -> None:
