@@ -19,7 +19,7 @@ from curate.dedup.exact import longest, text_buffers
 from curate.dedup.shingles import document_shingles, shingle_room, word_table
 
 CONTAMINATION_VERSION = 2
-"""Changes whenever equal texts and items give other matches."""
+"""Changes whenever equal texts and files of items give other matches."""
 
 _ROLL = np.uint64(0xA0761D6478BD642F)
 _LENGTH = np.uint64(0x9E3779B97F4A7C15)

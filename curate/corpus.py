@@ -55,11 +55,12 @@ class Corpus:
     Args:
         root: the lake.
         documents: path in the lake of each documents shard, None for an empty one.
-        threads: shards whose texts are fetched at once.
+        threads: shards whose texts are fetched at once, by whoever asks: all calls share them.
     """
 
     def __init__(self, root: Path, documents: Sequence[str | None], threads: int = 1) -> None:
-        self.root, self.paths, self._threads = root, list(documents), threads
+        self.root, self.paths = root, list(documents)
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self._held: dict[tuple[int, int], pa.LargeStringArray] = {}
         self._lock = Lock()
 
@@ -73,11 +74,8 @@ class Corpus:
         order = np.argsort(places, kind="stable")
         shards, rows = shards_of(places[order]), rows_of(places[order])
         wanted = [(int(shard), rows[shards == shard]) for shard in np.unique(shards)]
-        if self._threads == 1 or len(wanted) == 1:
-            found = [self._fetch(*each) for each in wanted]
-        else:
-            with ThreadPoolExecutor(self._threads) as pool:
-                found = list(pool.map(lambda each: self._fetch(*each), wanted))
+        together = map if self._pool is None or len(wanted) == 1 else self._pool.map
+        found = list(together(lambda each: self._fetch(*each), wanted))
         if not found:
             return pa.array([], pa.large_string())
         back = np.empty(len(order), dtype=np.int64)

@@ -84,20 +84,21 @@ def _records(path: Path) -> Iterator[tuple[int, Any]]:
                 yield from _lines(content, path)
             elif head:
                 text = content.read().decode()
-                yield from enumerate(listed) if (listed := _array(text)) else [(0, text)]
+                listed = _array(text)
+                yield from [(0, text)] if listed is None else enumerate(listed)
         except BrokenFile as error:
             raise InputError(error.detail, where=str(path), fix="replace the file") from error
         except UnicodeDecodeError as error:
             raise InputError(f"not UTF-8: {error.reason} at byte {error.start}", where=str(path), fix="convert the file") from error
 
 
-def _array(text: str) -> list[Any]:
-    """The objects of a text that is one JSON array of them; none where it is anything else."""
+def _array(text: str) -> list[Any] | None:
+    """The objects or strings of a text that is one JSON array of them; None where it is anything else."""
     try:
         value = orjson.loads(text) if text.lstrip().startswith("[") else None
     except orjson.JSONDecodeError:
-        return []
-    return value if isinstance(value, list) and all(isinstance(each, dict) for each in value) else []
+        return None
+    return value if isinstance(value, list) and all(isinstance(each, dict | str) for each in value) else None
 
 
 def _rows(path: Path) -> Iterator[Any]:

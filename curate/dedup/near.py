@@ -19,10 +19,9 @@ from curate.dedup.join import Buckets, join
 from curate.dedup.leader import MAX_PAIRS, Decisions, Verify, decide_leaders
 from curate.dedup.partitions import Components, key_bits, partitioned
 from curate.dedup.scratch import Scratch
-from curate.dedup.shingles import shingle_sets
 from curate.dedup.sketch import Signatures, SketchSettings
 from curate.dedup.transitive import decide_transitive
-from curate.dedup.verify import BATCH_SHINGLES, FetchTexts, Int64, exact_jaccard, jaccards
+from curate.dedup.verify import BATCH_SHINGLES, FetchTexts, Int64, exact_jaccard, jaccards, read_sets
 
 NEAR_VERSION = 1
 """Changes whenever equal signatures, texts and preferences give other duplicates."""
@@ -93,7 +92,7 @@ class _Verifier:
 
     @cached_property
     def _sets(self) -> tuple[npt.NDArray[np.uint64], Int64]:
-        return shingle_sets(self._fetch(np.arange(len(self._signatures))), self._signatures.settings.shingle, self._threads)
+        return read_sets(np.arange(len(self._signatures)), self._fetch, self._signatures.settings.shingle, self._threads)
 
     def measure(self, left: Int64, right: Int64) -> npt.NDArray[np.float64]:
         self.verified += len(left)

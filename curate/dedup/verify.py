@@ -54,6 +54,18 @@ def _cut(left, right, sizes, first, budget, stamp, number):  # type: ignore[no-u
     return len(left)
 
 
+def read_sets(documents: Int64, fetch_texts: FetchTexts, shingle: int, threads: int) -> tuple[npt.NDArray[np.uint64], Int64]:
+    """Shingle sets of documents, whose texts are read; see `shingle_sets`.
+
+    Raises:
+        ValueError: Other than one text a document was given.
+    """
+    texts = fetch_texts(documents)
+    if len(texts) != len(documents):
+        raise ValueError(f"fetch_texts gave {len(texts)} texts for {len(documents)} documents")
+    return shingle_sets(texts, shingle, threads)
+
+
 def jaccards(hashes: npt.NDArray[np.uint64], offsets: Int64, left: Int64, right: Int64) -> npt.NDArray[np.float64]:
     """Jaccard similarity of pairs of sets, rows of what `shingle_sets` gives."""
     out = np.empty(len(left))
@@ -101,10 +113,7 @@ def exact_jaccard(
     for start, end in _batches(first_of, second_of, np.asarray(shingles[documents], np.int64), budget):
         a, b = first_of[start:end], second_of[start:end]
         wanted, places = np.unique(np.concatenate([a, b]), return_inverse=True)
-        texts = fetch_texts(documents[wanted])
-        if len(texts) != len(wanted):
-            raise ValueError(f"fetch_texts gave {len(texts)} texts for {len(wanted)} documents")
-        hashes, offsets = shingle_sets(texts, shingle, threads)
+        hashes, offsets = read_sets(documents[wanted], fetch_texts, shingle, threads)
         out[start:end] = jaccards(hashes, offsets, places[: len(a)], places[len(a) :])
     result = np.empty_like(out)
     result[order] = out

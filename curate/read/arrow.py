@@ -46,9 +46,9 @@ def read_arrow(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
 
 def read_saved(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
     """Take the rows of a file that ``datasets`` saved, or of one of those in Parquet that the Hub makes of a dataset."""
-    packed = file.read(4) == b"PAR1"
+    is_parquet = file.read(4) == b"PAR1"
     file.seek(0)
-    return (read_parquet if packed else read_arrow)(intake, piece, file)
+    return (read_parquet if is_parquet else read_arrow)(intake, piece, file)
 
 
 def _check(batch: pa.RecordBatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from curate.read.piece import Piece
 from schemas.errors import InputError
 
 Located = tuple[Piece, str]
-"""A piece and the place of its file on this machine."""
+"""A piece and the place of its file: a path on this machine, or an address elsewhere."""
 
 
 def find_files(
@@ -72,7 +73,11 @@ def _remote(source: str, patterns: list[str], only: Iterable[str] | None) -> lis
     found = [list(remote.matches(pattern)) for pattern in patterns]
     for number, (pattern, matches) in enumerate(zip(patterns, found, strict=True)):
         _refuse_none(source, number, pattern, matches)
-    files = {match.key: match for matches in found for match in matches}
+    files: dict[str, remote.Match] = {}
+    for match in itertools.chain(*found):
+        if files.setdefault(match.key, match).place != match.place:
+            told = f"{match.key} is named at two revisions, and only one can be read under that path"
+            raise InputError(told, where=f"sources.{source}.paths", fix="make them two sources")
     if only is not None:
         _refuse_missing(source, {*only} - {match.place for match in files.values()})
         files = {key: match for key, match in files.items() if match.place in only}

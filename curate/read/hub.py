@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 from urllib.parse import quote, unquote
 
-from curate.read.remote import Match, Ranged, fits
+from curate.read.remote import Match, Ranged, all_of, fits
 from schemas.errors import InputError
 from schemas.objects import WAITS
 
@@ -89,8 +89,8 @@ class HubFile(Ranged):
         super().__init__(int(_ask(place, lambda: self._get(0, 1).headers["content-range"]).rpartition("/")[2]))
 
     def part(self, size: int, at: int) -> bytes:
-        """Bytes from a place on."""
-        return bytes(_ask(self._place, lambda: self._get(at, at + size).content)) if size else b""
+        """So many bytes from a place on."""
+        return _ask(self._place, lambda: all_of(bytes(self._get(at, at + size).content), size)) if size else b""
 
     def _get(self, start: int, stop: int):  # type: ignore[no-untyped-def]  # a response of httpx or requests, by the client's version
         from huggingface_hub import HfApi

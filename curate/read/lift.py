@@ -275,8 +275,8 @@ class Lifter:
     def lift(self, run: bytes) -> Iterator[Line]:
         """The lines of a run of whole lines; the last may lack its line feed."""
         data, first = np.frombuffer(run, np.uint8), 0
-        if len(self._rests) < len(data):
-            self._rests = np.empty(2 * len(data), np.uint8)
+        if len(self._rests) <= len(data):  # a text that begins with the last byte, and so never ends, leaves one byte more
+            self._rests = np.empty(2 * len(data) + 1, np.uint8)
         while first < len(data):
             texts = np.empty(len(data) - first + 8, np.uint8)
             places = self._places[: lift_lines(ESCAPES, DIGITS, self._name, data[first:], texts, self._rests, self._places)]
@@ -299,6 +299,8 @@ def _strings(texts: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> pa.
     if len(places) == 0:
         return None
     offsets = np.append(places[:, TEXT], places[-1, TEXT_STOP])
+    if 2 * offsets[-1] < len(texts):  # they are held until their row group is full, and most of the room is empty
+        texts = texts[: offsets[-1]].copy()
     array = pa.Array.from_buffers(pa.large_string(), len(places), [None, pa.py_buffer(offsets), pa.py_buffer(texts)])
     try:
         array.validate(full=True)

@@ -50,12 +50,12 @@ def cut_parquet(piece: Piece, location: str, shard_bytes: int) -> Iterator[tuple
 def read_parquet(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
     """Take the rows of a file, or of its row groups from ``piece.start`` to ``piece.stop``."""
     try:
-        whole = _whole(file)
+        opened = _plain(file)
     except BrokenFile as error:
         intake.refuse_file(error.reason, error.detail, piece.size)
         return
     try:
-        table = pq.ParquetFile(whole)
+        table = pq.ParquetFile(opened)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         intake.refuse_file("unreadable_file", f"not a Parquet file: {first_line(error)}", piece.size)
         return
@@ -80,8 +80,8 @@ def read_parquet(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]
         number += metadata.num_rows
 
 
-def _whole(file: BinaryIO) -> BinaryIO:
-    """The file, or what is packed in it as a file without a name: a Parquet file is read from its end.
+def _plain(file: BinaryIO) -> BinaryIO:
+    """The file, or what is packed in it as a temporary file without a name: a Parquet file is read from its end.
 
     Raises:
         BrokenFile: the packed stream is damaged or cut short.

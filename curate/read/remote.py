@@ -105,6 +105,17 @@ def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(names) and fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
 
 
+def all_of(data: bytes, size: int) -> bytes:
+    """The bytes that were asked for.
+
+    Raises:
+        OSError: there are fewer or more: an end that is none would pass for the file's.
+    """
+    if len(data) != size:
+        raise OSError(f"{len(data):,} bytes came where {size:,} were asked for")
+    return data
+
+
 class Ranged(io.RawIOBase):
     """A file elsewhere as a seekable raw stream of its parts."""
 
@@ -112,7 +123,7 @@ class Ranged(io.RawIOBase):
         self._at, self._size = 0, size
 
     def part(self, size: int, at: int) -> bytes:
-        """Bytes from a place on."""
+        """So many bytes from a place on, neither fewer nor more."""
         raise NotImplementedError
 
     def readable(self) -> bool:
@@ -149,8 +160,8 @@ class _Object(Ranged):
         super().__init__(self._try(lambda file: file.size()))
 
     def part(self, size: int, at: int) -> bytes:
-        """Bytes from a place on."""
-        return self._try(lambda file: bytes(file.read_at(size, at)))
+        """So many bytes from a place on."""
+        return self._try(lambda file: all_of(bytes(file.read_at(size, at)), size))
 
     def _try(self, work: Callable[[Any], T]) -> T:
         def once() -> T:

@@ -236,7 +236,9 @@ def test_items_are_those_of_lines_or_of_one_array_and_an_empty_file_has_none(tmp
     objects = [{"q": "one"}, {"a": 1}, {"q": ["two", "three"]}]
     wanted = [(0, "q", "one"), (2, "q", "two"), (2, "q", "three")]
     assert found("\n".join(map(json.dumps, objects))) == found(json.dumps(objects, indent=1)) == wanted
+    assert found('["one", {"q": "two"}]') == [(0, "", "one"), (1, "q", "two")]
     for text in ("[Illustration] A page.", "[1, 2]", "Prose."):
         assert found(text) == [(0, "", text)]
-    with pytest.raises(InputError, match="no record holds text in q"):
-        found("")
+    for empty in ("", "[]"):
+        with pytest.raises(InputError, match="no record holds text in q"):
+            found(empty)

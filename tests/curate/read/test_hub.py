@@ -54,7 +54,7 @@ FILES = {
 class Hub(BaseHTTPRequestHandler):
     """What of the Hub's interface reading needs."""
 
-    failures = 0
+    failures = cut = 0
 
     def log_message(self, *_: object) -> None: ...
 
@@ -83,6 +83,9 @@ class Hub(BaseHTTPRequestHandler):
             first, last = map(int, self.headers["range"].removeprefix("bytes=").split("-"))
             if first >= len(data):
                 return self.answer(b"", 416, {"content-range": f"bytes */{len(data)}"})
+            if Hub.cut and last:
+                Hub.cut -= 1
+                last = -1
             return self.answer(data[first : last + 1], 206, {"content-range": f"bytes {first}-{last}/{len(data)}"})
         return self.answer(b"{}", 404, {"X-Error-Code": "RepoNotFound"})
 
@@ -147,6 +150,17 @@ def test_other_commits_do_not_touch_a_file_and_its_content_does(hub: None, monke
 def test_what_is_not_there_is_refused(hub: None, path: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         locate("s", Source(reader="jsonl", paths=[path]))
+
+
+def test_an_answer_without_its_bytes_is_no_end_of_a_file(hub: None, read) -> None:
+    Hub.cut = 2
+    assert len(read("hf://datasets/corp/books/data", reader="jsonl").documents) == 300 and not Hub.cut
+
+
+def test_a_dataset_at_two_revisions_is_refused(hub: None) -> None:
+    source = Source(reader="jsonl", paths=["hf://datasets/corp/books/data", "hf://datasets/corp/books@old/data"])
+    with pytest.raises(InputError, match=r"data/a\.jsonl is named at two revisions"):
+        locate("s", source)
 
 
 def test_a_hub_that_goes_on_failing_is_an_error_not_quarantine(hub: None, read) -> None:

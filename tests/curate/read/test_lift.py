@@ -6,6 +6,7 @@ import io
 import json
 from unittest import mock
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
@@ -111,6 +112,18 @@ def test_every_line_gives_what_the_parser_alone_makes_of_it(data):
 )
 def test_what_is_not_surely_a_text_is_left_to_the_parser_and_its_neighbours_are_not(line):
     assert lifted(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n') == [b"before", None, b"after"]
+
+
+def test_a_text_that_begins_with_the_last_byte_is_written_within_its_room():
+    run = b'{"text":"'
+    lifter, guarded = Lifter("text"), np.zeros(len(run) + 1, np.uint8)
+    lifter._rests = guarded[:-1]
+    assert [line.rest for line in lifter.lift(run)] == [b""] and not guarded[-1]
+
+
+def test_short_texts_of_long_lines_hold_no_more_memory_than_they_take():
+    (line,) = Lifter("text").lift(b'{"text": "short", "more": "%s"}\n' % (b"x" * 100_000))
+    assert line.texts.to_pylist() == ["short"] and sum(buffer.size for buffer in line.texts.buffers() if buffer is not None) < 100
 
 
 def test_bytes_that_are_no_utf8_leave_the_lines_around_them_to_the_parser():
