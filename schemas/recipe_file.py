@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -23,6 +24,9 @@ Json = Any
 Places = dict[str, str]
 """File and line of each dotted field, or the option that it comes from."""
 MOST_FIELDS = 100_000
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""Pydantic's types of mistakes whose field there is not."""
+_SCALARS = ("int", "constrained-int", "float", "str", "literal['rest']")
 _BOOL, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
 
 
@@ -234,12 +238,13 @@ def _explain(error: ValidationError, path: str, places: Places) -> str:
     """One line per mistake: file and line, field, what is wrong."""
     found = []
     for item in _of_nearest_types(error):
-        tagged = [str(part) for part in item["loc"] if not _is_type_tag(str(part))]
+        tags = _type_tags(item)
+        tagged = [str(part) for n, part in enumerate(item["loc"]) if n not in tags]
         names, _ = _fields_at(Recipe, tagged)
         dotted = ".".join(names)
         place = next((places[key] for n in range(len(names), -1, -1) if (key := ".".join(names[:n])) in places), path)
         message = item["msg"].removeprefix("Value error, ")
-        if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        if item["type"] in _UNKNOWN:
             message = f"unknown field{nearest(names[-1], _fields_at(Recipe, tagged[:-1])[1])}"
         elif item["type"] not in ("missing", "value_error"):
             message += f", not {json.dumps(item['input'], default=str)[:80]}"
@@ -250,15 +255,30 @@ def _explain(error: ValidationError, path: str, places: Places) -> str:
 def _of_nearest_types(error: ValidationError) -> list[Json]:
     """All mistakes; where a value may be a section of one kind or another, those of the kind with the fewest."""
     items = error.errors()
-    kinds = [[(item["loc"][:n], part) for n, part in enumerate(item["loc"]) if _is_type_tag(str(part))] for item in items]
+    kinds = [[(item["loc"][:n], item["loc"][n]) for n in _type_tags(item)] for item in items]
     counts = Counter(kind for found in kinds for kind in found)
     least = {place: min(n for (other, _), n in counts.items() if other == place) for place, _ in counts}
     return [item for item, found in zip(items, kinds, strict=True) if all(counts[kind] == least[kind[0]] for kind in found)]
 
 
-def _is_type_tag(part: str) -> bool:
-    """Pydantic puts the tried type of a union into the location; it is no field."""
-    return "[" in part or part[:1].isupper() or part in ("int", "constrained-int", "float", "str", "literal['rest']")
+def _type_tags(item: Json) -> list[int]:
+    """Where pydantic puts the tried types of unions into a mistake's location; an unknown field, whatever it is called, is none."""
+    names = item["loc"][: -1 if item["type"] in _UNKNOWN else None]
+    return [n for n, part in enumerate(map(str, names)) if "[" in part or part in _SCALARS or part in _section_names()]
+
+
+@cache
+def _section_names() -> frozenset[str]:
+    """Names of the classes of all sections of a recipe."""
+    found: set[type] = set()
+    left: list[Any] = [Recipe]
+    while left:
+        kind = left.pop()
+        if (fields := _fields(kind)) and kind not in found:
+            found.add(kind)
+            left += fields.values()
+        left += get_args(kind)
+    return frozenset(kind.__name__ for kind in found)
 
 
 def _fields_at(model: Any, names: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -230,6 +230,21 @@ def test_a_mistake_of_set_is_said_to_be_one_and_of_two_kinds_of_section_the_near
         load_recipe(path, ["edits=[{edit: c4, off: [too_few_words], thresholds: {too_few_words: 5}}]"])
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("Name=x", "--set: Name: unknown field; did you mean 'name'?"),
+        ("Recipe=x", "--set: Recipe: unknown field"),
+        ("training={Clip: 1}", "--set: training.Clip: unknown field; did you mean 'clip'?"),
+        ("sources.web.Reader=csv", "--set: sources.web.Reader: unknown field; did you mean 'reader'?"),
+    ],
+)
+def test_an_unknown_field_with_a_capital_letter_is_named(tmp_path: Path, change: str, told: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        load_recipe(write(tmp_path, "r.yaml", BASE), [change])
+    assert error.value.what.startswith(told)
+
+
 def test_a_recipe_that_unfolds_without_end_is_refused_at_once(tmp_path: Path) -> None:
     levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
     for text, told in (
