@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from curate.read.blocks import BrokenFile, unpacked
 from curate.read.files import find_files
+from curate.read.remote import is_elsewhere
 from schemas.errors import InputError
 
 
@@ -36,8 +37,10 @@ def loose_files(patterns: Sequence[str], where: str) -> list[tuple[str, str]]:
     """Published path and place of each file that files, folders and globs name, in the order of their paths.
 
     Raises:
-        InputError: a pattern matches nothing.
+        InputError: a pattern matches nothing, or names files elsewhere.
     """
+    if (told := next(filter(is_elsewhere, patterns), None)) is not None:
+        raise InputError(f"{told} is not on this machine: only sources are read from elsewhere", where=where, fix="name a copy of it here")
     try:
         return [(piece.path, place) for piece, place in find_files(where, list(patterns), empty=True)]
     except InputError as error:

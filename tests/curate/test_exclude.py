@@ -228,6 +228,12 @@ def test_damaged_lists_are_said_with_their_place(project):
         run(project)
 
 
+@pytest.mark.parametrize("place", ["s3://bucket/items.jsonl", "hf://datasets/corp/items"])
+def test_items_elsewhere_are_refused(place):
+    with pytest.raises(InputError, match="is not on this machine"):
+        next(loose_texts([place], ["q"], "here"))
+
+
 def test_items_are_those_of_lines_or_of_one_array_and_an_empty_file_has_none(tmp_path):
     def found(content):
         (tmp_path / "items").write_text(content)
