@@ -30,7 +30,7 @@ from schemas.errors import InputError
 from schemas.sources import Source
 from schemas.tables import DOCUMENTS
 
-READ_VERSION = 1
+READ_VERSION = 2
 """Raise it whenever the same input gives other documents or quarantine rows."""
 
 SETTINGS = ("reader", "text_field", "id_field", "url_field", "date_field", "license_field", "max_document_bytes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -80,7 +80,7 @@ def read_jsonl(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
 def _take_lifted(intake: Intake, line: Line, number: int) -> bool:
     """Take a record whose text was lifted, unless its line is to be judged whole."""
     try:
-        record = orjson.loads(line.rest)
+        record = _loads(line.rest)
     except orjson.JSONDecodeError:
         return False
     del record[intake.text_field]
@@ -92,7 +92,7 @@ def _take_lifted(intake: Intake, line: Line, number: int) -> bool:
 
 def _take(intake: Intake, line: bytes, number: int) -> None:
     try:
-        record = orjson.loads(line)
+        record = _loads(line)
     except orjson.JSONDecodeError as error:
         _refuse(intake, line, number, error.msg)
         return
@@ -104,8 +104,18 @@ def _take(intake: Intake, line: bytes, number: int) -> None:
     intake.take(record, number, len(line))
 
 
+def _loads(line: bytes) -> Any:
+    """What a line holds, with whole numbers beyond 64 bits, which orjson rounds, as they are written."""
+    value = orjson.loads(line)
+    if type(value) is dict and any(type(field) in (float, dict, list) for field in value.values()):
+        with contextlib.suppress(TypeError, ValueError, RecursionError):  # nested too deep to look, thousands of digits
+            if b"e+" in orjson.dumps(value):
+                return json.loads(line)
+    return value
+
+
 def _keep_id(record: Record, field: str, line: bytes) -> None:
-    """Put an id that orjson rounded, as it does whole numbers beyond 64 bits, back as it was written."""
+    """Put an id that is a number with a point or an exponent back as it was written."""
     held = holder(record, field)
     if held is not None and type(held[0][held[1]]) is float:
         with contextlib.suppress(RecursionError):

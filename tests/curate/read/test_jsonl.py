@@ -148,7 +148,7 @@ def test_fields_go_to_their_columns_and_the_others_to_meta(read, tmp_path):
     (tmp_path / "f").write_text("\n".join(map(json.dumps, rows)))
     first, second, third = read(tmp_path / "f").documents
     assert (first["url"], first["date"], first["license"], first["meta"]) == ("u", "2024", None, '{"a":{"b":"é","y":[1.5,null]},"z":1}')
-    assert (second["url"], json.loads(second["meta"])) == ('{"odd":true}', {"score": 1e30})
+    assert (second["url"], json.loads(second["meta"])) == ('{"odd":true}', {"score": 10**30})
     assert third["meta"] is None
 
 
@@ -303,3 +303,15 @@ def test_nested_ids_beyond_64_bits_stay_apart(read, tmp_path):
     documents = read(tmp_path / "f", id_field="m.id").documents
     assert [row["id"] for row in documents] == [f"12345678901234567890{n}" for n in range(3)]
     assert {row["meta"] for row in documents} == {'{"m":{"x":1.5}}'}
+
+
+def test_whole_numbers_of_any_length_are_kept_as_they_are_written(read, tmp_path):
+    rows = [
+        '{"text": "a", "n": 123456789012345678901234567890, "deep": [{"m": -98765432109876543210}], "x": 1.5}',
+        '{"text": "b", "y": 1e300}',
+    ]
+    (tmp_path / "f").write_text("\n".join(rows))
+    assert [row["meta"] for row in read(tmp_path / "f").documents] == [
+        '{"deep":[{"m":-98765432109876543210}],"n":123456789012345678901234567890,"x":1.5}',
+        '{"y":1e+300}',
+    ]
