@@ -16,6 +16,8 @@ from curate.read.piece import Piece
 from curate.read.remote import open_place
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+EXPONENT = orjson.dumps(1e16)[1:-2]
+"""What every number that orjson rounded has when it is written again: ``e+``, and ``e`` by older versions."""
 
 
 def cut_jsonl(piece: Piece, location: str, shard_bytes: int) -> Iterator[tuple[Piece, int]]:
@@ -109,7 +111,7 @@ def _loads(line: bytes) -> Any:
     value = orjson.loads(line)
     if type(value) is dict and any(type(field) in (float, dict, list) for field in value.values()):
         with contextlib.suppress(TypeError, ValueError, RecursionError):  # nested too deep to look, thousands of digits
-            if b"e+" in orjson.dumps(value):
+            if EXPONENT in orjson.dumps(value):
                 return json.loads(line)
     return value
 
