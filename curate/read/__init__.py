@@ -50,7 +50,7 @@ _READERS: dict[str, Reader] = {
     "text": read_text,
     "python": read_python,
 }
-_CUTTERS: dict[str, Cutter] = {"jsonl": cut_jsonl, "parquet": cut_parquet}
+_CUTTERS: dict[str, Cutter] = {"jsonl": cut_jsonl, "parquet": cut_parquet, "datasets": cut_parquet}
 
 
 def reader_settings(source: Source) -> dict[str, Json]:

@@ -126,6 +126,12 @@ def test_a_dataset_is_read_file_by_file(hub: None, read, reader: str, path: str,
     assert sorted({row["path"] for row in outcome.documents}) == names
 
 
+def test_a_large_file_of_a_dataset_is_cut_between_row_groups(hub: None, read) -> None:
+    outcome = read("hf://datasets/corp/books", reader="datasets", shard_bytes=1000)
+    assert len(outcome.digests) > 2
+    assert sorted(row["text"] for row in outcome.documents) == sorted(TEXTS) and not outcome.faults
+
+
 def test_other_commits_do_not_touch_a_file_and_its_content_does(hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(reader="jsonl", paths=["hf://datasets/corp/books/data/a.jsonl"])
     ((before, place),) = locate("s", source)[0]
