@@ -76,7 +76,8 @@ def read_jsonl(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
             intake.records += 1
             _take(intake, error.tail, number)
             error.tail = b""
-        intake.refuse_file(error.reason, f"{error.detail}; after line {number - 1}", len(error.tail))
+        where = f"after line {number - 1}" if number else "before the first line ends"
+        intake.refuse_file(error.reason, f"{error.detail}; {where}", len(error.tail))
 
 
 def _take_lifted(intake: Intake, line: Line, number: int) -> bool:

@@ -97,6 +97,11 @@ def test_gzip_cut_in_its_trailer_loses_no_record(read, tmp_path, cut):
     assert outcome.faults == [(None, "truncated_file")]
 
 
+def test_a_stream_cut_in_its_first_line_says_so(read, tmp_path):
+    (tmp_path / "f").write_bytes(gzip.compress(b'{"text": "a"}\n')[:-12])
+    assert read(tmp_path / "f").quarantine[0]["detail"].endswith("before the first line ends")
+
+
 def test_a_damaged_stream_keeps_what_came_before(read, tmp_path):
     first, second = gzip.compress(b'{"text": "a"}\n'), gzip.compress(b'{"text": "b"}\n')
     (tmp_path / "crc").write_bytes(first + second[:-8] + b"\0" * 4 + second[-4:])
