@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.signals.hashing import load_word
+from curate.signals.hashing import EACH_BYTE, HIGH_BITS, load_word, store_word
 
 EXACT_VERSION = 1
 """Changes whenever `content_hash` of any text does."""
@@ -26,7 +26,7 @@ _S29 = np.uint64(29)
 _S32 = np.uint64(32)
 _S33 = np.uint64(33)
 _S8, _S63 = np.uint64(8), np.uint64(63)
-_SPACES, _AFTER_SPACES, _SEVEN_BITS, _HIGH_BITS = (np.uint64(byte * 0x0101010101010101) for byte in (0x20, 0x21, 0x7F, 0x80))
+_SPACES, _AFTER_SPACES, _SEVEN_BITS = (EACH_BYTE * np.uint64(byte) for byte in (0x20, 0x21, 0x7F))
 _FIRST_BYTE, _NONE = np.uint64(0x80), np.uint64(0)
 
 
@@ -60,10 +60,10 @@ def _mix(x):  # type: ignore[no-untyped-def]
 @numba.njit(nogil=True, cache=True, inline="always")
 def _is_folded(word, after_space):  # type: ignore[no-untyped-def]
     """Whether eight bytes are ASCII whose only white space is single spaces; and whether the last of them is one."""
-    low = (word - _AFTER_SPACES) & ~word & _HIGH_BITS
-    spaces = ~((word ^ _SPACES) + _SEVEN_BITS) & _HIGH_BITS
+    low = (word - _AFTER_SPACES) & ~word & HIGH_BITS
+    spaces = ~((word ^ _SPACES) + _SEVEN_BITS) & HIGH_BITS
     double = spaces & ((spaces << _S8) | (_FIRST_BYTE if after_space else _NONE))
-    return ((word & _HIGH_BITS) | (low ^ spaces) | double) == 0, spaces >> _S63 != 0
+    return ((word & HIGH_BITS) | (low ^ spaces) | double) == 0, spaces >> _S63 != 0
 
 
 @numba.njit(nogil=True, cache=True)
@@ -75,8 +75,7 @@ def _fold(data, start, end, out):  # type: ignore[no-untyped-def]
             word = load_word(data, at)
             folded, last = _is_folded(word, after_space)
             if folded:
-                for j in range(8):
-                    out[count + j] = np.uint8(word >> np.uint64(8 * j))
+                store_word(out, count, word)
                 at, count, after_space = at + 8, count + 8, last
                 continue
         stop = min(at + 8, end)

@@ -17,8 +17,8 @@ from numba import njit
 from curate.families import normal_forms
 from curate.families.normal_forms import LIMIT, forms, normalise, normalised
 from curate.signals import hashing
-from curate.signals.batch import HIGH_BITS, buffers
-from curate.signals.hashing import BASE, ONE, SPREAD, load_word
+from curate.signals.batch import buffers
+from curate.signals.hashing import BASE, HIGH_BITS, ONE, SPREAD, load_word
 from curate.signals.kernels import inlined, kernel, sources_digest
 from schemas.families import FAMILIES
 

@@ -18,15 +18,14 @@ from numba import njit, types
 from numba.core.extending import intrinsic
 
 from curate.signals import hashing
-from curate.signals.hashing import load_word
+from curate.signals.hashing import EACH_BYTE, HIGH_BITS, load_word, store_word
 from curate.signals.kernels import kernel, small, sources_digest
 
 QUOTE, BACKSLASH, COMMA, NEWLINE, LETTER_U = b'"\\,\nu'
 OBJECT, OBJECT_END, LIST, LIST_END = b"{}[]"
 CONTROL = 0x20
 """Characters below it may not stand in a JSON string."""
-LOW_BITS, HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-QUOTES, BACKSLASHES, CONTROLS = (LOW_BITS * np.uint64(byte) for byte in (QUOTE, BACKSLASH, CONTROL))
+QUOTES, BACKSLASHES, CONTROLS = (EACH_BYTE * np.uint64(byte) for byte in (QUOTE, BACKSLASH, CONTROL))
 ESCAPES = np.zeros(256, np.uint8)
 ESCAPES[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 DIGITS = np.full(256, 16, np.uint8)
@@ -78,10 +77,9 @@ def copy_plain(data, k, out, n):  # type: ignore[no-untyped-def]
     """
     while k + 8 <= len(data):
         word = load_word(data, k)
-        for j in range(8):
-            out[n + j] = np.uint8(word >> np.uint64(8 * j))
+        store_word(out, n, word)
         quote, slash = word ^ QUOTES, word ^ BACKSLASHES
-        found = (((quote - LOW_BITS) & ~quote) | ((slash - LOW_BITS) & ~slash) | ((word - CONTROLS) & ~word)) & HIGH_BITS
+        found = (((quote - EACH_BYTE) & ~quote) | ((slash - EACH_BYTE) & ~slash) | ((word - CONTROLS) & ~word)) & HIGH_BITS
         if found != 0:
             plain = first_set(found) >> 3
             return k + plain, n + plain

@@ -11,7 +11,7 @@ from numba import njit
 
 from curate.signals.chunks import find_chunks
 from curate.signals.code_points import ALPHA, SPACE, class_of
-from curate.signals.hashing import load_word, shift_for
+from curate.signals.hashing import HIGH_BITS, load_word, shift_for
 from curate.signals.kernels import at, kernel, small, sources_digest
 from curate.signals.lines import line_signals
 from curate.signals.ngrams import duplicate_ngrams, gram_room, top_ngrams
@@ -26,7 +26,6 @@ N_ALPHA_CHARS = SIGNALS.get_field_index("n_alpha_chars")
 N_DIGIT_CHARS = SIGNALS.get_field_index("n_digit_chars")
 N_UPPER_CHARS = SIGNALS.get_field_index("n_upper_chars")
 N_SPACE_CHARS = SIGNALS.get_field_index("n_space_chars")
-HIGH_BITS = np.uint64(0x8080808080808080)
 BLOCK = 248
 """Bytes whose counts a byte holds, a whole number of machine words."""
 ASCII = 128

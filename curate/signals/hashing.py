@@ -95,6 +95,16 @@ def _loader(number: types.Type) -> Any:
 load_word, load_half = _loader(types.uint64), _loader(types.uint32)
 """Eight bytes as one uint64, and four as one uint32."""
 
+EACH_BYTE, HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+"""The lowest and the highest bit of each byte of a word of eight."""
+
+
+@small
+def store_word(array, place, word):  # type: ignore[no-untyped-def]
+    """Writes a word's eight bytes to array[place:]."""
+    for j in range(8):
+        array[place + j] = np.uint8(word >> np.uint64(8 * j))
+
 
 @small
 def shift_for(count):  # type: ignore[no-untyped-def]

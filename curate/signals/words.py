@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from curate.signals.hashing import hash_text, load_word
+from curate.signals.hashing import EACH_BYTE, hash_text, load_word
 from curate.signals.kernels import at, kernel, small
 from curate.signals.tokenizer import IS_CONTENT
 from schemas.signals import SIGNALS
@@ -37,7 +37,7 @@ STOPS = _stop_table()
 WORD = 8
 """Bytes that are loaded at once."""
 FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(WORD + 1)], np.uint64)
-BYTE, LAST_BYTE, EACH_BYTE = np.uint64(8), np.uint64(56), np.uint64(0x0101010101010101)
+BYTE, LAST_BYTE = np.uint64(8), np.uint64(56)
 
 
 @kernel
