@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.dedup.join import Buckets, group_packed
+from curate.dedup.scratch import mapped_zeros
 from curate.dedup.sketch import Signatures
-from schemas.store import reserve
 
 _CHUNK = 1 << 18
 """Documents whose keys are put in order at once."""
@@ -250,9 +250,7 @@ class Components:
 def _mapped(path: Path, kind: type[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """A new file of zeros, mapped."""
     with path.open("wb+") as file:
-        made = np.memmap(file, kind, "w+", shape=shape)  # type: ignore[call-overload]
-        reserve(file)
-    return np.asarray(made)
+        return mapped_zeros(file, kind, shape)
 
 
 def partitioned(signatures: Signatures, folder: Path, memory_limit: int) -> Iterator[Buckets]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numba
 import numpy as np
@@ -25,6 +25,17 @@ _EQUAL_COST = 96
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
+
+
+def mapped_zeros(file: IO[bytes], kind: type[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """An empty file made long and mapped as zeros.
+
+    Raises:
+        OSError: the disk has no room for all of them.
+    """
+    made = np.memmap(file, kind, "w+", shape=shape)  # type: ignore[call-overload]
+    reserve(file)
+    return np.asarray(made)
 
 
 class Scratch:
@@ -45,11 +56,10 @@ class Scratch:
         if not self.mapped or not self.size:
             return np.zeros(self.size, kind) if fill is None else np.full(self.size, fill, kind)
         with tempfile.TemporaryFile(prefix="gristmill-", dir=self._folder) as file:
-            made = np.memmap(file, kind, "w+", shape=(self.size,))  # type: ignore[call-overload]
-            reserve(file)
+            made = mapped_zeros(file, kind, (self.size,))
         for span in self.chunks() if fill is not None else ():
             made[span] = fill
-        return np.asarray(made)
+        return made
 
     def chunks(self) -> Iterator[slice]:
         """Spans of all documents, in order."""
