@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 from curate.read.arrow import read_arrow, read_saved, saved_files
 from curate.read.delimited import read_csv
 from curate.read.files import Located, batches, find_files
-from curate.read.hub import HUB, converted
+from curate.read.hub import converted
 from curate.read.intake import Intake
 from curate.read.jsonl import cut_jsonl, read_jsonl
 from curate.read.parquet import cut_parquet, read_parquet
 from curate.read.piece import Piece
 from curate.read.python import find_python, interpreter, read_python
-from curate.read.remote import open_place
+from curate.read.remote import HUB, open_place
 from curate.read.text import read_text
 from curate.read.warc import read_warc
 from curate.step import Shard, ShardWriter

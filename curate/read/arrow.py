@@ -26,8 +26,8 @@ def read_arrow(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
     number = 0
     try:
         content = unpacked(file)
-        is_file = content.peek(len(MAGIC)).startswith(MAGIC)
-        if is_file:
+        has_footer = content.peek(len(MAGIC)).startswith(MAGIC)
+        if has_footer:
             content.read(8)
         for batch in pa.ipc.open_stream(content):
             _check(batch)
@@ -36,7 +36,7 @@ def read_arrow(intake: Intake, piece: Piece, file: BinaryIO) -> Iterator[None]:
                 take_batch(intake, part, number)
                 number += part.num_rows
                 yield
-        if is_file and not content.read().endswith(MAGIC):
+        if has_footer and not content.read().endswith(MAGIC):
             raise BrokenFile("truncated_file", "the footer is missing")
     except BrokenFile as error:
         intake.refuse_file(error.reason, f"{error.detail}; after {number} rows", piece.size)

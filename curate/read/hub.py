@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 from urllib.parse import quote, unquote
 
-from curate.read.remote import Match, Ranged, all_of, fits
+from curate.read.remote import HUB, Match, Ranged, all_of, fits
 from schemas.errors import InputError
 from schemas.objects import WAITS
 
-HUB = "hf://"
 PARQUET = "refs/convert/parquet"
 """The branch on which the Hub keeps every public dataset as Parquet, whatever its files are: CONFIGURATION/SPLIT/0000.parquet and on."""
 T = TypeVar("T")

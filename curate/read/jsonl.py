@@ -118,7 +118,7 @@ def _loads(line: bytes) -> Any:
 
 
 def _keep_id(record: Record, field: str, line: bytes) -> None:
-    """Put an id that is a number with a point or an exponent back as it was written."""
+    """Put an id back as it was written where it is a number with a point or an exponent, or of thousands of digits."""
     held = holder(record, field)
     if held is not None and type(held[0][held[1]]) is float:
         with contextlib.suppress(RecursionError):

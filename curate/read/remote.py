@@ -18,6 +18,7 @@ from schemas.objects import SCHEME, again, client, head, is_remote, listed, sile
 
 BLOCK = 1 << 20
 SECOND = 1_000_000_000
+HUB = "hf://"
 """In nanoseconds."""
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class Match(NamedTuple):
 
 def is_elsewhere(place: str) -> bool:
     """Whether a place is not on this machine."""
-    return place.startswith((SCHEME, "hf://"))
+    return place.startswith((SCHEME, HUB))
 
 
 def is_file(place: str) -> bool:
