@@ -110,13 +110,13 @@ def run_command(arguments: Sequence[str]) -> int:
         sys.stdout = None  # type: ignore[assignment]  # the reader has gone (head, less): nothing is left to flush to
         return DONE
     except (Stopped, Exception) as error:
-        if not Stopped.asked and os.strerror(errno.ENOSPC) not in str(error):
+        if Stopped.asked:
+            print(f"gristmill: stopped. What is finished is kept; go on with:\n  {_same(arguments)}", file=sys.stderr)
+            return SAVED
+        if os.strerror(errno.ENOSPC) not in str(error):
             raise
-        if not Stopped.asked:
-            print(printable(f"gristmill: {_full(error)}"), file=sys.stderr)
-            return USER_ERROR
-        print(f"gristmill: stopped. What is finished is kept; go on with:\n  {_same(arguments)}", file=sys.stderr)
-        return SAVED
+        print(printable(f"gristmill: {_full(error)}"), file=sys.stderr)
+        return USER_ERROR
 
 
 def _full(error: BaseException) -> GristmillError:
